@@ -1,0 +1,59 @@
+# Everything runs from .venv, built from requirements.lock. Needs only Python 3.11+, make and pip.
+PYTHON ?= python3
+BIN := .venv/bin
+UV_VERSION := 0.13.9
+UV := .tools/bin/uv
+MEMBERS := shared $(sort $(dir $(wildcard services/*/pyproject.toml)))
+STAMP := .venv/.installed
+
+.PHONY: help setup demo up test test-all lint format types lock docs bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Create .venv with the pinned dependencies and this workspace
+
+$(UV):
+	@echo "Installing uv $(UV_VERSION) into .tools ..."
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-warn-script-location --target .tools "uv==$(UV_VERSION)"
+
+$(STAMP): requirements.lock pyproject.toml shared/pyproject.toml $(wildcard services/*/pyproject.toml) | $(UV)
+	@echo "Installing TokenFleet into .venv ..."
+	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
+	@VIRTUAL_ENV=.venv $(UV) pip install --quiet --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --no-build-isolation $(foreach m,$(MEMBERS),-e ./$(m))
+	@touch $@
+
+demo: $(STAMP)  ## Replay a real trace through the whole fleet, next to round robin
+	@$(BIN)/tokenfleet demo
+
+up: $(STAMP)  ## Start the whole stack and stay up (Ctrl-C stops all of it)
+	@$(BIN)/tokenfleet up
+
+test: $(STAMP) lint types  ## Lint, type-check and run all tests (real NATS and Postgres, embedded)
+	@$(BIN)/pytest
+
+lint: $(STAMP)  ## Formatting, lint rules and import contracts
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-logo
+
+types: $(STAMP)  ## Type-check
+	@$(BIN)/pyright
+
+format: $(STAMP)  ## Format and fix what can be fixed
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+
+bench: $(STAMP)  ## Benchmarks: comparisons made in one run
+	@$(BIN)/pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,ops
+
+docs: $(STAMP)  ## Regenerate the documents made from code (AsyncAPI, JSON Schema)
+	@$(BIN)/tokenfleet contracts --write docs/contracts
+
+lock: $(UV)  ## Refresh requirements.lock
+	@$(UV) lock --quiet --upgrade
+	@$(UV) export --quiet --all-packages --no-emit-workspace --no-emit-project --all-groups --no-annotate --no-header -o requirements.lock >/dev/null
+
+clean:  ## Remove the environment and all local state
+	rm -rf .venv .tools .tokenfleet

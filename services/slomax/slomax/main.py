@@ -1,0 +1,159 @@
+"""SLOMax: decides whether a placed request runs, one deciding replica per pool."""
+
+from slomax.policy.admission import Admit, Refuse, decide
+from slomax.policy.classify import classify, objective_for
+from tokenfleet import subjects
+from tokenfleet.bus import Delivery
+from tokenfleet.contracts.fleet import InstanceRecord
+from tokenfleet.contracts.requests import Admitted, Objective, Placed, Refused, event_id
+from tokenfleet.fleet_view import FleetView
+from tokenfleet.lease import RENEW_S, Leases
+from tokenfleet.live import LivePolicy, watch_fleet
+from tokenfleet.load import LoadView
+from tokenfleet.request_events import follow_requests
+from tokenfleet.service import Service, run_service
+from tokenfleet.settings import Settings
+
+REQUEST_MEMORY_S = 1200.0
+"""Engine seconds after which a request whose end was never reported is forgotten."""
+
+
+class SloMax:
+    """The service's state and handlers."""
+
+    def __init__(self, service: Service[Settings]) -> None:
+        settings = service.settings
+        self._service = service
+        self._bus = service.bus
+        self._clock = service.clock
+        self._site = settings.site
+        self._fleet = FleetView()
+        self._load = LoadView()
+        self._policy = LivePolicy()
+        self._leases = Leases(service.bus, service.clock, "slomax", settings.site, settings.replica)
+        self._answers: dict[str, Admitted | Refused] = {}
+
+    async def start(self) -> None:
+        service = self._service
+        await self._policy.watch(self._bus)
+        await watch_fleet(self._bus, self._site, self._clock, self._fleet, on_record=self._record_changed)
+        await follow_requests(self._bus, self._site, self._clock, self._load, on_ended=self._forget)
+        await self._bus.subscribe(
+            subjects.request_events(self._site, "placed"), Placed, self._placed, ordered=True
+        )
+        service.every(RENEW_S, self._keep_leases)
+        service.every(5.0, self._expire)
+        service.on_stop(self._leases.release)
+        service.health = lambda: {"deciding": self._leases.held(), "in_flight": len(self._load)}
+        self._decisions = service.observability.meter.create_counter(
+            "tokenfleet.slomax.decisions", description="Requests admitted and refused, by class and reason."
+        )
+
+    async def _keep_leases(self) -> None:
+        await self._leases.keep(list(self._fleet.pools()))
+
+    async def _expire(self) -> None:
+        now_s = self._clock.now_s()
+        lost = self._load.expire(now_s - REQUEST_MEMORY_S)
+        if lost:
+            self._service.log.warning("requests without an end forgotten", count=lost)
+        now_ns = self._clock.unix_ns()
+        memory_ns = int(REQUEST_MEMORY_S / self._clock.time_scale * 1e9)
+        self._answers = {
+            request_id: answer
+            for request_id, answer in self._answers.items()
+            if now_ns - answer.time_ns < memory_ns
+        }
+
+    def _record_changed(self, instance: str, record: InstanceRecord | None) -> None:
+        if record is None:
+            self._load.drop_instance(instance)
+
+    def _forget(self, request_id: str) -> None:
+        self._answers.pop(request_id, None)
+
+    async def _placed(self, event: Placed, delivery: Delivery) -> None:
+        if not self._leases.holds(event.pool):
+            return
+        with self._service.observability.span(
+            "slomax.admit", delivery.headers, {"tokenfleet.request_id": event.request_id}
+        ) as headers:
+            answer = self._answers.get(event.request_id)
+            if answer is None or answer.attempt != event.attempt:
+                answer = self._answers[event.request_id] = self._decide(event)
+            name = "admitted" if isinstance(answer, Admitted) else "refused"
+            subject = subjects.request(self._site, event.pool, name, event.request.ingress)
+            await self._bus.publish(subject, answer, headers=headers)
+
+    def _decide(self, event: Placed) -> Admitted | Refused:
+        policy, request = self._policy.current, event.request
+        request_class, class_reason = classify(request, policy)
+        objective = objective_for(request_class, request, policy)
+        if policy.admission and event.attempt == 1:
+            decision = decide(
+                request,
+                objective,
+                self._fleet.ready(event.pool, self._clock.wall_s()),
+                self._load,
+                self._clock.now_s(),
+                wait_share_of_slack=policy.wait_share_of_slack,
+            )
+        else:
+            # A retry was admitted once already: refusing it now would break that promise.
+            decision = Admit(None, "retry" if event.attempt > 1 else "admission_off")
+        outcome = "admitted" if isinstance(decision, Admit) else "refused"
+        self._decisions.add(
+            1,
+            {
+                "tokenfleet.class": request_class,
+                "tokenfleet.decision": outcome,
+                "tokenfleet.reason": decision.reason,
+            },
+        )
+        if isinstance(decision, Admit):
+            return self._admitted(event, request_class, objective, decision, class_reason)
+        return self._refused(event, request_class, objective, decision)
+
+    def _admitted(
+        self, event: Placed, request_class: str, objective: Objective, decision: Admit, class_reason: str
+    ) -> Admitted:
+        return Admitted(
+            event_id=event_id(event.request_id, event.attempt, "admitted"),
+            request_id=event.request_id,
+            attempt=event.attempt,
+            tenant=event.tenant,
+            request_class=request_class,
+            pool=event.pool,
+            site=self._site,
+            time_ns=self._clock.unix_ns(),
+            request=event.request,
+            objective=objective,
+            reason=f"{decision.reason}; class by {class_reason}",
+            predicted_ttft_s=decision.predicted_ttft_s,
+        )
+
+    def _refused(self, event: Placed, request_class: str, objective: Objective, decision: Refuse) -> Refused:
+        return Refused(
+            event_id=event_id(event.request_id, event.attempt, "refused"),
+            request_id=event.request_id,
+            attempt=event.attempt,
+            tenant=event.tenant,
+            request_class=request_class,
+            pool=event.pool,
+            site=self._site,
+            time_ns=self._clock.unix_ns(),
+            status=decision.status,
+            reason=decision.reason,
+            message=decision.message,
+            retry_after_s=decision.retry_after_s,
+            objective=objective,
+        )
+
+
+async def start(service: Service[Settings]) -> None:
+    await SloMax(service).start()
+
+
+def main() -> None:
+    """Run SLOMax until told to stop."""
+    run_service("slomax", Settings, start)

@@ -1,0 +1,1 @@
+"""The vocabulary every TokenFleet service shares."""

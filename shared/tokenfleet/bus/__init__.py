@@ -1,0 +1,7 @@
+"""The one way onto NATS: core messages, request/reply, acknowledged publishes, pulls and KV buckets."""
+
+from tokenfleet.bus.bucket import Bucket
+from tokenfleet.bus.connection import Bus, Codec, Delivery
+from tokenfleet.bus.consumer import Fetched
+
+__all__ = ["Bucket", "Bus", "Codec", "Delivery", "Fetched"]

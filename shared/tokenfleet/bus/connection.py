@@ -1,0 +1,337 @@
+"""A process's connection to NATS.
+
+A handler runs as a task per message under a limit, so a slow one never blocks the subscription; a
+subscription whose order matters runs its handler in line (`ordered=True`). Publishing never waits for the
+network except through `publish_acked`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import APIError, BucketNotFoundError
+from nats.js.errors import Error as JetStreamError
+
+from tokenfleet import subjects
+from tokenfleet.bus.bucket import Bucket
+from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
+from tokenfleet.bus.consumer import BatchHandler, PullConsumer
+from tokenfleet.bus.publisher import PublishWindow
+from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
+from tokenfleet.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CONNECT_ATTEMPTS = 40
+RECONNECT_WAIT_S = 0.25
+MESSAGE_ID = "Nats-Msg-Id"
+DAY_S = 24 * 3600.0
+
+STREAMS = (
+    StreamConfig(
+        name=subjects.STREAM_REQUESTS,
+        subjects=list(subjects.REQUESTS_STREAM_SUBJECTS),
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        max_age=7 * DAY_S,
+        duplicate_window=120.0,
+    ),
+    StreamConfig(
+        name=subjects.STREAM_FLEET,
+        subjects=list(subjects.FLEET_STREAM_SUBJECTS),
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        max_age=30 * DAY_S,
+        max_bytes=1 << 30,
+    ),
+)
+BUCKETS = {
+    subjects.BUCKET_INSTANCES: KeyValueConfig(bucket=subjects.BUCKET_INSTANCES, ttl=10.0),
+    subjects.BUCKET_LEASES: KeyValueConfig(bucket=subjects.BUCKET_LEASES, ttl=60.0),
+    subjects.BUCKET_TENANTS: KeyValueConfig(bucket=subjects.BUCKET_TENANTS),
+    subjects.BUCKET_POLICY: KeyValueConfig(bucket=subjects.BUCKET_POLICY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What came with a message besides its content."""
+
+    subject: str
+    headers: dict[str, str]
+
+
+Handler = Callable[[T, Delivery], Awaitable[None]]
+RawHandler = Callable[[Msg], Awaitable[None]]
+Unsubscribe = Callable[[], Awaitable[None]]
+
+
+class Bus:
+    """Use `Bus.connect`; `drain` before leaving."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._window = PublishWindow(client)
+        self._background: set[asyncio.Task[Any]] = set()
+        self._handlers: set[asyncio.Task[Any]] = set()
+        self._reconnected = asyncio.Event()
+        self.contract_errors = 0
+        """Messages dropped because they did not decode."""
+
+    @classmethod
+    async def connect(cls, settings: Settings, name: str) -> "Bus":
+        """Connect, and make sure the streams and buckets exist.
+
+        Raises:
+            UnavailableError: no server answers within about ten seconds, or it refuses the credentials.
+        """
+        client = Client()
+        bus = cls(client)
+        user = settings.nats_user
+        options: dict[str, Any] = {
+            "name": name,
+            "max_reconnect_attempts": CONNECT_ATTEMPTS,
+            "reconnect_time_wait": RECONNECT_WAIT_S,
+            "error_cb": bus._on_error,
+            "reconnected_cb": bus._on_reconnect,
+            "inbox_prefix": f"_INBOX_{user}" if user else "_INBOX",
+            "pending_size": 64 << 20,
+            "drain_timeout": 5,
+        }
+        if user:
+            password = settings.nats_password
+            options |= {"user": user, "password": password.get_secret_value() if password else ""}
+        try:
+            await client.connect(settings.nats_url, **options)
+        except (NatsError, OSError, TimeoutError) as error:
+            raise UnavailableError(
+                f"NATS at {settings.nats_url} cannot be used: {error!r}. "
+                "Check TOKENFLEET_NATS_URL and TOKENFLEET_NATS_USER, and that the server runs."
+            ) from error
+        client.options["max_reconnect_attempts"] = -1
+        await bus._window.start()
+        await bus._ensure_streams()
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        return self._client.is_connected
+
+    async def _on_error(self, error: Exception) -> None:
+        log.warning("nats", error=repr(error))
+
+    async def _on_reconnect(self) -> None:
+        log.info("nats reconnected")
+        self._reconnected.set()
+        self._reconnected = asyncio.Event()
+
+    async def wait_reconnected(self, timeout_s: float) -> None:
+        """Return after the next reconnect, or after `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._reconnected.wait()
+
+    async def _ensure_streams(self) -> None:
+        js = self._client.jetstream()
+        for config in STREAMS:
+            try:
+                await js.add_stream(config)
+            except APIError as error:
+                raise UnavailableError(f"stream {config.name} cannot be set up: {error}") from error
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run a background task, cancelled when the bus drains."""
+        _keep(self._background, coroutine)
+
+    # -- publish and subscribe
+
+    async def publish(
+        self, subject: str, message: Any, *, codec: Codec = "json", headers: dict[str, str] | None = None
+    ) -> None:
+        """Publish without acknowledgement; buffered while NATS is away, dropped when the buffer is full."""
+        try:
+            await self._client.publish(subject, encode(message, codec), headers=headers)
+        except NatsError as error:
+            log.warning("message dropped", subject=subject, error=repr(error))
+
+    async def publish_acked(
+        self,
+        subject: str,
+        message: Any,
+        event_id: str,
+        *,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> bool:
+        """Publish into JetStream and wait until it is stored. True if it was already there.
+
+        Raises:
+            UnavailableError: it may not be stored; publishing the same `event_id` again is safe.
+        """
+        try:
+            data = encode(message)
+            return await self._window.publish(
+                subject, data, {MESSAGE_ID: event_id, **(headers or {})}, timeout_s
+            )
+        except NatsError as error:
+            raise UnavailableError(f"NATS did not take the message: {error!r}") from error
+
+    async def subscribe_raw(self, subject: str, handler: RawHandler, queue: str = "") -> Unsubscribe:
+        """Subscribe without decoding; flushed, so that messages published from now on arrive."""
+        subscription = await self._client.subscribe(subject, queue=queue, cb=handler)
+        await self._client.flush()
+        return subscription.unsubscribe
+
+    async def subscribe(
+        self,
+        subject: str,
+        message_type: type[T],
+        handler: Handler[T],
+        *,
+        queue: str = "",
+        codec: Codec = "json",
+        ordered: bool = False,
+        concurrency: int = 256,
+    ) -> None:
+        """Call `handler(message, delivery)` for each message; one that does not decode is counted and dropped."""
+        slots = asyncio.Semaphore(concurrency)
+
+        async def run(message: T, delivery: Delivery) -> None:
+            try:
+                await handler(message, delivery)
+            except Exception:
+                log.exception("handler failed", subject=delivery.subject)
+            finally:
+                if not ordered:
+                    slots.release()
+
+        async def on_message(msg: Msg) -> None:
+            try:
+                message = decode(msg.data, message_type, codec)
+            except ContractError as error:
+                self.contract_errors += 1
+                log.warning("message dropped", subject=msg.subject, error=str(error))
+                return
+            delivery = Delivery(msg.subject, dict(msg.headers or {}))
+            if ordered:
+                await run(message, delivery)
+            else:
+                await slots.acquire()
+                _keep(self._handlers, run(message, delivery))
+
+        await self.subscribe_raw(subject, on_message, queue)
+
+    # -- request and reply
+
+    async def request(self, subject: str, message: Any, reply_type: type[R], timeout_s: float = 2.0) -> R:
+        """Ask and wait for the answer.
+
+        Raises:
+            UnavailableError: nobody serves the subject, or no answer came in time.
+            RemoteError: the handler failed; the error carries its kind and message.
+        """
+        try:
+            reply = await self._client.request(subject, encode(message), timeout=timeout_s)
+        except NoRespondersError as error:
+            raise UnavailableError(f"nobody answers on {subject}") from error
+        except (NatsError, TimeoutError) as error:
+            raise UnavailableError(f"no answer on {subject} within {timeout_s} s: {error!r}") from error
+        return decode_reply(reply.data, reply_type)
+
+    async def serve(
+        self, subject: str, request_type: type[T], handler: Callable[[T], Awaitable[Any]], *, queue: str = ""
+    ) -> Unsubscribe:
+        """Answer requests with what `handler` returns, or with an error envelope when it raises."""
+
+        async def answer(msg: Msg) -> None:
+            try:
+                reply = encode(await handler(decode(msg.data, request_type)))
+            except TokenFleetError as error:
+                envelope = ErrorEnvelope(error_kind=type(error).__name__, error_message=str(error))
+                reply = encode(envelope)
+            except Exception as error:
+                log.exception("handler failed", subject=msg.subject)
+                message = f"{type(error).__name__} in {subject}"
+                reply = encode(ErrorEnvelope(error_kind="InternalError", error_message=message))
+            with contextlib.suppress(NatsError):
+                await msg.respond(reply)
+
+        async def on_message(msg: Msg) -> None:
+            _keep(self._handlers, answer(msg))
+
+        return await self.subscribe_raw(subject, on_message, queue)
+
+    # -- JetStream
+
+    def consume(
+        self, stream: str, durable: str, filters: Sequence[str], handler: BatchHandler, *, batch: int = 500
+    ) -> Coroutine[Any, Any, None]:
+        """Pull from a durable consumer for ever, handling batches; spawn what this returns."""
+        return PullConsumer(self._client, stream, durable, filters, batch).run(handler)
+
+    async def consumer_backlog(self, stream: str, durable: str) -> int:
+        """How many of a durable consumer's messages are not acknowledged yet, delivered or not.
+
+        Raises:
+            UnavailableError: NATS does not answer, or there is no such consumer.
+        """
+        try:
+            info = await self._client.jetstream().consumer_info(stream, durable)
+        except (NatsError, TimeoutError) as error:
+            raise UnavailableError(f"consumer {durable} of {stream} cannot be read: {error!r}") from error
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    async def bucket(self, name: str) -> Bucket:
+        """A KV bucket named in `subjects`, created when missing."""
+        js = self._client.jetstream()
+        try:
+            kv = await js.key_value(name)
+        except BucketNotFoundError:
+            try:
+                kv = await js.create_key_value(BUCKETS[name])
+            except JetStreamError as error:
+                raise UnavailableError(f"KV bucket {name} cannot be set up: {error}") from error
+        return Bucket(self, name, kv)
+
+    async def flush(self) -> None:
+        """Return when the server has taken everything published so far."""
+        await self._client.flush()
+
+    async def drain(self) -> None:
+        """Take no more messages, finish what is being handled, send what is buffered, and close."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        with contextlib.suppress(NatsError, TimeoutError):
+            await self._client.drain()
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=2.0)
+        if not self._client.is_closed:
+            with contextlib.suppress(NatsError):
+                await self._client.close()
+
+
+def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) -> None:
+    # The loop holds tasks only weakly, and says nothing of one that failed.
+    def done(task: asyncio.Task[Any]) -> None:
+        tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task failed", task=coroutine.__qualname__, exc_info=task.exception())
+
+    task = asyncio.get_running_loop().create_task(coroutine)
+    tasks.add(task)
+    task.add_done_callback(done)
+
+
+__all__ = ["Bus", "Codec", "Delivery"]

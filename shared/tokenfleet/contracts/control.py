@@ -1,0 +1,78 @@
+"""The control plane's messages: low rate, pydantic, carried by FastStream, documented by AsyncAPI."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Liveness = Literal["alive", "suspect", "dead"]
+
+
+class ControlMessage(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = 1
+    time_ns: int = Field(description="Unix time of the reading, in nanoseconds.")
+    site: str
+
+
+class InstanceCapacity(BaseModel):
+    """One instance in a roll-up. Unknown is None, never zero."""
+
+    model_config = ConfigDict(frozen=True)
+
+    instance: str
+    liveness: Liveness
+    age_s: float | None = Field(description="Wall seconds since the last reading; None if there was none.")
+    draining: bool = False
+    waiting: int | None = None
+    running: int | None = None
+    kv_usage: float | None = None
+
+
+class Capacity(ControlMessage):
+    """How full one pool of a site is, once a second."""
+
+    pool: str
+    model: str
+    version: str
+    instances: list[InstanceCapacity]
+    ready: int = Field(description="Instances alive and not draining.")
+    waiting: int | None
+    running: int | None
+    kv_free_tokens: int | None
+    free_slots: int | None = Field(description="Requests the ready instances could still run at once.")
+
+
+class SiteCapacity(ControlMessage):
+    """A site's pools added up."""
+
+    pools: int
+    instances: int
+    ready: int
+    running: int
+    waiting: int
+
+
+class GoodputWindow(ControlMessage):
+    """What the ledger saw of one pool and class in a window of time."""
+
+    pool: str
+    request_class: str
+    window_s: float
+    offered: int
+    completed: int
+    rejected: int
+    timed_out: int
+    cancelled: int
+    failed: int
+    met: int
+    output_tokens: int
+    good_tokens: int
+
+
+class Plan(ControlMessage):
+    """FleetMind's view of where each model can run, and why."""
+
+    model: str
+    pools: list[str]
+    reason: str

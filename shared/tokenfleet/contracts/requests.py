@@ -1,0 +1,194 @@
+"""A request's life: `submitted -> placed -> admitted | refused -> routed -> first_token -> <outcome>`.
+
+Ingress owns a request, so it alone publishes the outcome (`Ended`), exactly one per request, with everything
+the ledger needs. `Refused` is a decider's answer to an ingress; `rejected` is the outcome that follows.
+"""
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+
+Outcome = Literal["completed", "rejected", "timed_out", "cancelled", "failed"]
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one request was promised, in engine seconds. An absent term is not gated."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    @property
+    def declared(self) -> bool:
+        """Whether there is any promise to meet."""
+        return self.ttft_s is not None or self.tpot_s is not None or self.e2e_s is not None
+
+
+class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What deciders may know of a request. Never its text: only lengths and keyed block hashes."""
+
+    model: str
+    version: str | None = None
+    entry_site: str
+    ingress: str
+    input_tokens: int
+    max_output_tokens: int
+    block_size_tokens: int
+    blocks: bytes = b""
+    """Keyed hashes of the prompt's full blocks, 8 bytes each (see `tokenfleet.blocks`)."""
+    stream: bool = False
+    task: str | None = None
+    service_tier: str | None = None
+    deadline_ns: int = 0
+    """Unix time after which nobody waits for the answer any more."""
+    excluded_instances: tuple[str, ...] = ()
+    """Instances that already failed this request."""
+    client_request_id: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every fact about a request carries."""
+
+    event_id: str
+    request_id: str
+    attempt: int
+    tenant: str
+    pool: str
+    site: str
+    time_ns: int
+    request_class: str | None = msgspec.field(default=None, name="class")
+    schema: int = SCHEMA
+
+
+class Submitted(Event, frozen=True, kw_only=True):
+    """Ingress accepted a request and asks for decisions. `pool` is the model's name until one is placed."""
+
+    request: RequestSpec
+
+
+class Placed(Event, frozen=True, kw_only=True):
+    """FleetMind chose the site and the pool (both in the event's own fields)."""
+
+    request: RequestSpec
+    reason: str
+
+
+class Admitted(Event, frozen=True, kw_only=True):
+    """SLOMax lets the request run, in this class and with this promise."""
+
+    request: RequestSpec
+    objective: Objective
+    reason: str
+    predicted_ttft_s: float | None = None
+
+
+class Refused(Event, frozen=True, kw_only=True):
+    """A decider's answer: not now (429), not ever here (404) or nothing ready (503)."""
+
+    status: int
+    reason: str
+    message: str
+    retry_after_s: float | None = None
+    objective: Objective | None = None
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One instance as TokenPilot saw it when deciding; `filtered` says why it was out, if it was."""
+
+    instance: str
+    cost_s: float | None = None
+    predicted_ttft_s: float | None = None
+    backlog_s: float | None = None
+    reused_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+    filtered: str | None = None
+
+
+class Routed(Event, frozen=True, kw_only=True):
+    """TokenPilot chose the instance. Its address comes from the registry, never from this event."""
+
+    instance: str
+    generation: int
+    input_tokens: int
+    reused_tokens: int
+    predicted_ttft_s: float | None = None
+    predicted_tpot_s: float | None = None
+    reason: str
+    candidates: tuple[Candidate, ...] = ()
+
+
+class FirstToken(Event, frozen=True, kw_only=True):
+    """The engine's first chunk reached ingress."""
+
+    instance: str
+    ttft_s: float
+
+
+class Retried(Event, frozen=True, kw_only=True):
+    """An attempt failed before any token was sent; another attempt follows."""
+
+    instance: str | None
+    reason: str
+    input_tokens: int
+    output_tokens: int = 0
+
+
+class Ended(Event, frozen=True, kw_only=True):
+    """The one terminal fact of a request. Durations are engine seconds since it was submitted."""
+
+    outcome: Outcome
+    reason: str
+    """Machine-readable: stop, length, client_disconnected, deadline, engine_error, admission_slack, ..."""
+    status: int
+    model: str
+    stream: bool
+    submitted_ns: int
+    e2e_s: float
+    admitted: bool = False
+    degraded: bool = False
+    """Routed by ingress alone because no decider answered in time."""
+    instance: str | None = None
+    objective: Objective | None = None
+    input_tokens: int = 0
+    reused_tokens: int = 0
+    output_tokens: int = 0
+    tokens_exact: bool = True
+    """False when the counts are estimates (the engine's usage never arrived)."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    """Mean seconds per output token after the first; None when it cannot be measured."""
+    predicted_ttft_s: float | None = None
+    predicted_tpot_s: float | None = None
+    retried_input_tokens: int = 0
+    retried_output_tokens: int = 0
+    client_request_id: str | None = None
+    time_scale: float = 1.0
+
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    "submitted": Submitted,
+    "placed": Placed,
+    "admitted": Admitted,
+    "refused": Refused,
+    "routed": Routed,
+    "first_token": FirstToken,
+    "retried": Retried,
+    "completed": Ended,
+    "rejected": Ended,
+    "timed_out": Ended,
+    "cancelled": Ended,
+    "failed": Ended,
+}
+
+
+def event_id(request_id: str, attempt: int, event: str) -> str:
+    """Deterministic, so that publishing the same fact twice is recognised everywhere as one fact."""
+    return f"{request_id}.{attempt}.{event}"
+
+
+def terminal_event_id(request_id: str) -> str:
+    """One per request whatever its outcome: a second outcome of the same request is a duplicate."""
+    return f"{request_id}.end"

@@ -1,0 +1,96 @@
+"""Live configuration and fleet state, kept current from NATS for the pure views that use them."""
+
+from collections.abc import Callable
+
+import structlog
+
+from tokenfleet import subjects
+from tokenfleet.bus import Bus, Delivery
+from tokenfleet.bus.codec import decode
+from tokenfleet.clock import Clock
+from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
+from tokenfleet.contracts.policy import Policy, Tenant
+from tokenfleet.errors import ContractError
+from tokenfleet.fleet_view import FleetView
+
+log = structlog.get_logger(__name__)
+
+OnState = Callable[[InstanceState], None]
+OnRecord = Callable[[str, InstanceRecord | None], None]
+
+
+async def watch_fleet(
+    bus: Bus,
+    site: str,
+    clock: Clock,
+    view: FleetView,
+    *,
+    on_state: OnState | None = None,
+    on_record: OnRecord | None = None,
+) -> None:
+    """Keep `view` current from the registry and the instances' readings; hooks run after each is applied."""
+    prefix = f"{subjects.token(site)}."
+
+    def record_changed(key: str, value: bytes | None) -> None:
+        if not key.startswith(prefix):
+            return
+        try:
+            record = decode(value, InstanceRecord) if value is not None else None
+        except ContractError as error:
+            log.warning("registry entry ignored", key=key, error=str(error))
+            return
+        view.apply_record(key, record, clock.wall_s())
+        if on_record:
+            on_record(subjects.name_of(key[len(prefix) :]), record)
+
+    async def state_arrived(state: InstanceState, _: Delivery) -> None:
+        if view.apply_state(state, clock.wall_s()) and on_state:
+            on_state(state)
+
+    await bus.subscribe(
+        subjects.nodes(site, "state"), InstanceState, state_arrived, codec="msgpack", ordered=True
+    )
+    await (await bus.bucket(subjects.BUCKET_INSTANCES)).watch(record_changed)
+
+
+class LivePolicy:
+    """The policy in force. A value that does not validate is refused and the last good one stays."""
+
+    def __init__(self) -> None:
+        self.current = Policy()
+
+    async def watch(self, bus: Bus) -> None:
+        await (await bus.bucket(subjects.BUCKET_POLICY)).watch(self._changed)
+
+    def _changed(self, key: str, value: bytes | None) -> None:
+        if key != subjects.POLICY_KEY:
+            return
+        try:
+            self.current = decode(value, Policy) if value is not None else Policy()
+        except ContractError as error:
+            log.error("policy refused; keeping the one in force", error=str(error))
+
+
+class LiveTenants:
+    """The tenants, by name and by key hash."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Tenant] = {}
+        self.by_key_hash: dict[str, Tenant] = {}
+
+    async def watch(self, bus: Bus) -> None:
+        await (await bus.bucket(subjects.BUCKET_TENANTS)).watch(self._changed)
+
+    def _changed(self, key: str, value: bytes | None) -> None:
+        name = subjects.name_of(key)
+        try:
+            tenant = decode(value, Tenant) if value is not None else None
+        except ContractError as error:
+            log.error("tenant record refused; keeping the one in force", tenant=name, error=str(error))
+            return
+        previous = self.by_name.pop(name, None)
+        for key_hash in previous.key_hashes if previous else ():
+            self.by_key_hash.pop(key_hash, None)
+        if tenant is not None:
+            self.by_name[name] = tenant
+            self.by_key_hash.update(dict.fromkeys(tenant.key_hashes, tenant))

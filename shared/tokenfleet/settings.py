@@ -1,0 +1,64 @@
+"""The one settings scheme: environment variables `TOKENFLEET_*`, validated once at start.
+
+Secrets come from the environment or from a file named by the variable with `_FILE` appended, and are never
+printed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tokenfleet.errors import ConfigurationError
+
+PREFIX = "TOKENFLEET_"
+
+
+class Settings(BaseSettings):
+    """What every process of the fleet needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    site: str = "local"
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_user: str | None = None
+    nats_password: SecretStr | None = None
+    state_dir: Path = Path(".tokenfleet")
+    time_scale: float = Field(default=1.0, gt=0)
+    admin_host: str = "127.0.0.1"
+    admin_port: int = Field(default=0, ge=0, le=65535, description="/health and /metrics; 0: any free port.")
+    log_level: str = "info"
+    block_secret: SecretStr = SecretStr("tokenfleet-development")
+    replica: str = Field(default_factory=lambda: f"{os.uname().nodename}-{os.getpid()}")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secrets_from_files(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name in cls.model_fields:
+            path = os.environ.get(f"{PREFIX}{name.upper()}_FILE")
+            if path and name not in values:
+                values[name] = Path(path).read_text().strip()
+        return values
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def load(settings_type: type[SettingsT]) -> SettingsT:
+    """Settings from the environment.
+
+    Raises:
+        ConfigurationError: a variable is missing or wrong; the message names each one.
+    """
+    try:
+        return settings_type()
+    except (ValidationError, OSError) as error:
+        if isinstance(error, OSError):
+            raise ConfigurationError(f"A secret file cannot be read: {error}") from error
+        problems = "; ".join(
+            f"{PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+            for item in error.errors()
+        )
+        raise ConfigurationError(f"Wrong settings: {problems}") from error

@@ -1,0 +1,123 @@
+"""Every NATS subject, stream and bucket, defined once.
+
+Layout (`*` and `>` as NATS has them)::
+
+    tf.v1.<site>.request.<pool>.<event>[.<ingress>]    a request's life (JSON)
+    tf.v1.<site>.node.<instance>.state|kv              telemetry (MessagePack)
+    tf.v1.<site>.node.<instance>.snapshot              request/reply: all cached blocks of an instance
+    tf.v1.<site>.capacity.<pool>                       roll-up, once a second
+    tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
+    tf.v1.<site>.goodput.<pool>                        goodput windows
+    tf.v1.<site>.latency.<pool>                        learned coefficients
+    tf.v1.<site>.ledger.report                         request/reply: a report from the ledger
+    tf.v1.fleet.plan                                   where each model can run, and why
+
+Names that users choose (models, versions, sites, instances) go through `token`, which is reversible.
+"""
+
+import re
+
+PREFIX = "tf.v1"
+
+STREAM_REQUESTS = "REQUESTS"
+STREAM_FLEET = "FLEET"
+
+BUCKET_INSTANCES = "instances"
+BUCKET_LEASES = "leases"
+BUCKET_TENANTS = "tenants"
+BUCKET_POLICY = "policy"
+
+POLICY_KEY = "live"
+
+OUTCOMES = ("completed", "rejected", "timed_out", "cancelled", "failed")
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def token(name: str) -> str:
+    """A name as one subject token or KV key: unsafe bytes become `=XX`. Reversed by `name_of`."""
+    if not name:
+        raise ValueError("an empty name cannot be a subject token")
+    return _UNSAFE.sub(lambda m: "".join(f"={byte:02X}" for byte in m.group().encode()), name)
+
+
+def name_of(subject_token: str) -> str:
+    """The name that `token` encoded."""
+    pieces = re.split(r"((?:=[0-9A-F]{2})+)", subject_token)
+    return "".join(
+        bytes.fromhex(piece.replace("=", "")).decode() if piece.startswith("=") else piece for piece in pieces
+    )
+
+
+def request(site: str, pool: str, event: str, ingress: str | None = None) -> str:
+    """Where one event of a request's life is published; answers end in the ingress they are for."""
+    subject = f"{PREFIX}.{token(site)}.request.{token(pool)}.{event}"
+    return f"{subject}.{token(ingress)}" if ingress else subject
+
+
+def request_events(site: str, event: str, *, answer: bool = False) -> str:
+    """Filter: one kind of event of every pool of a site (`answer`: those addressed to an ingress)."""
+    return f"{PREFIX}.{token(site)}.request.*.{event}" + (".*" if answer else "")
+
+
+def answers_to(ingress: str) -> str:
+    """Filter: every answer addressed to one ingress, from any site."""
+    return f"{PREFIX}.*.request.*.*.{token(ingress)}"
+
+
+def node(site: str, instance: str, kind: str) -> str:
+    """Telemetry of one instance; `kind` is state, kv or snapshot."""
+    return f"{PREFIX}.{token(site)}.node.{token(instance)}.{kind}"
+
+
+def nodes(site: str, kind: str) -> str:
+    """Filter: one kind of telemetry of every instance of a site."""
+    return f"{PREFIX}.{token(site)}.node.*.{kind}"
+
+
+def capacity(site: str, pool: str) -> str:
+    return f"{PREFIX}.{token(site)}.capacity.{token(pool)}"
+
+
+def history(site: str, pool: str) -> str:
+    return f"{PREFIX}.{token(site)}.history.{token(pool)}"
+
+
+def goodput(site: str, pool: str) -> str:
+    return f"{PREFIX}.{token(site)}.goodput.{token(pool)}"
+
+
+def latency(site: str, pool: str) -> str:
+    return f"{PREFIX}.{token(site)}.latency.{token(pool)}"
+
+
+def ledger_report(site: str) -> str:
+    return f"{PREFIX}.{token(site)}.ledger.report"
+
+
+PLAN = f"{PREFIX}.fleet.plan"
+ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
+ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
+
+REQUESTS_STREAM_SUBJECTS = (f"{PREFIX}.*.request.>",)
+FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", PLAN)
+TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in OUTCOMES)
+
+
+def instance_key(site: str, instance: str) -> str:
+    return f"{token(site)}.{token(instance)}"
+
+
+def lease_key(service: str, site: str, pool: str) -> str:
+    return f"{token(service)}.{token(site)}.{token(pool)}"
+
+
+def pool_name(model: str, version: str) -> str:
+    """A pool's name: one model at one version. `model@version` is also how a client pins a version."""
+    return f"{model}@{version}"
+
+
+def split_model(name: str) -> tuple[str, str | None]:
+    """`(model, version)` of what a client asked for; version is None unless pinned as `model@version`."""
+    model, _, version = name.rpartition("@")
+    return (model, version) if model else (version, None)
