@@ -63,7 +63,7 @@ class Bucket:
     async def items(self) -> dict[str, bytes]:
         """Every key with its value."""
         found: dict[str, bytes] = {}
-        watcher = await self._kv.watchall(ignore_deletes=True)
+        watcher = await self._kv.watch(">", ignore_deletes=True, inactive_threshold=5.0)
         try:
             async with asyncio.timeout(5.0):
                 async for entry in watcher:

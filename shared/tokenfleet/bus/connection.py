@@ -313,12 +313,13 @@ class Bus:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        with contextlib.suppress(NatsError, TimeoutError):
+        with contextlib.suppress(NatsError, TimeoutError, RuntimeError):
             await self._client.drain()
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=2.0)
         if not self._client.is_closed:
-            with contextlib.suppress(NatsError):
+            # uvloop raises RuntimeError when the transport of a lost connection is closed again.
+            with contextlib.suppress(NatsError, RuntimeError):
                 await self._client.close()
 
 

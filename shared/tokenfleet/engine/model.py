@@ -173,16 +173,13 @@ class EngineModel:
 
     def _start_iteration(self, start_s: float) -> None:
         """Schedule the next iteration, or become idle."""
-        preempted = self._grow_decodes()
+        self._grow_decodes()
         budget_tokens = self.profile.iteration_budget_tokens - self._decodes.size
         for sequence in self._prefilling:
             if budget_tokens == 0:
                 break
             budget_tokens -= self._plan_chunk(sequence, budget_tokens)
-        if self._waiting:
-            self._head_blocked = False
-            if not preempted:
-                self._admit(budget_tokens, start_s)
+        self._admit(budget_tokens, start_s)
         if not self._running:
             self._end_s = inf
             return
@@ -193,14 +190,11 @@ class EngineModel:
             [(tokens, sequence.computed_tokens) for sequence, tokens in self._chunks],
         )
 
-    def _grow_decodes(self) -> bool:
-        """Take the blocks that the next tokens need; returns whether requests were preempted for it."""
-        preempted = False
+    def _grow_decodes(self) -> None:
+        """Take the blocks that the next tokens need, from the latest arrived if there are not enough."""
         while (blocks := self._decodes.new_blocks()) and not self.kv.extend(blocks):
             self._preempt(self._running[-1])
-            preempted = True
         self._decodes_grown = True
-        return preempted
 
     def _preempt(self, sequence: EngineSequence) -> None:
         self._leave(sequence)
@@ -216,6 +210,7 @@ class EngineModel:
 
     def _admit(self, budget_tokens: int, start_s: float) -> None:
         """Move waiting requests into the batch, in order, until one does not fit."""
+        self._head_blocked = False
         while self._waiting and budget_tokens > 0:
             sequence = self._waiting[0]
             if len(self._running) == self.profile.max_running_requests or not self._allocate(sequence):

@@ -1,0 +1,84 @@
+"""What a child process does between fork and exec: tie its life to its parent's, and change who it is.
+
+Everything here runs in a forked, single-threaded child, so it is kept to a few system calls.
+"""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_KEEPCAPS = 8
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_RAISE = 2
+_CLONE_NEWUSER = 0x1000_0000
+_CAPABILITY_VERSION_3 = 0x2008_0522
+_CAP_DAC_OVERRIDE = 1
+
+
+def _check(result: int, call: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSetup:
+    """A `preexec_fn`: become someone (`enter`), then ask to be signalled when the parent dies.
+
+    In this order, because the kernel forgets the death signal when credentials change.
+    """
+
+    parent_pid: int
+    death_signal: int = signal.SIGKILL
+    enter: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.enter is not None:
+            self.enter()
+        _check(_libc.prctl(_PR_SET_PDEATHSIG, self.death_signal, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+        if os.getppid() != self.parent_pid:
+            os._exit(1)  # The parent died before the kernel knew that we care.
+
+
+def enter_user_namespace(inside_uid: int, inside_gid: int) -> None:
+    """Look like `inside_uid` to oneself and the kernel's root checks, while files stay the caller's own.
+
+    The one mapping of one's own id needs no privilege beyond creating the namespace.
+    """
+    outside_uid, outside_gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(_CLONE_NEWUSER), "unshare(CLONE_NEWUSER)")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{inside_uid} {outside_uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{inside_gid} {outside_gid} 1")
+
+
+def become(uid: int, gid: int) -> None:
+    """Drop root for good."""
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def become_keeping_file_access(uid: int, gid: int) -> None:
+    """Drop root but keep, also across exec, the one capability of passing file permissions.
+
+    For programs that refuse to run as root while they lie in a folder that only root may enter.
+    """
+    _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
+    become(uid, gid)
+    mask = 1 << _CAP_DAC_OVERRIDE
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
+    _check(_libc.capset(ctypes.byref(header), ctypes.byref(data)), "capset")
+    raised = _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
+    _check(raised, "prctl(PR_CAP_AMBIENT_RAISE)")

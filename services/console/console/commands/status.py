@@ -1,0 +1,57 @@
+"""`tokenfleet status`: what runs, and how it is."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import click
+from rich.console import Console
+from rich.table import Table
+
+from console.commands.common import state_dir_option
+from console.health import read_health
+from console.state import RunRecord, StateFolder
+
+TIMEOUT_S = 3.0
+
+
+@click.command()
+@state_dir_option
+def status(state_dir: Path) -> None:
+    """Show the running stack: its processes, and what ingress says of the fleet."""
+    state = StateFolder(state_dir)
+    record = state.running()
+    health = asyncio.run(_health(record.api_url))
+    console = Console()
+    console.print(
+        f"API {record.api_url}/v1, time scale {record.time_scale:g}, pid {record.pid}, logs in {state.logs}",
+        highlight=False,
+    )
+    console.print(_processes(record))
+    if health is None:
+        console.print(f"Ingress does not answer at {record.api_url}/health.")
+        return
+    console.print(_pools(health))
+    console.print(f"Requests in flight: {health.get('in_flight', 'unknown')}")
+
+
+async def _health(api_url: str) -> dict[str, Any] | None:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
+        return await read_health(session, api_url)
+
+
+def _processes(record: RunRecord) -> Table:
+    table = Table("process", "pid", "restarts", "log")
+    for process in record.processes:
+        pid = str(process.pid) if process.pid else "down"
+        table.add_row(process.name, pid, str(process.restarts), Path(process.log).name)
+    return table
+
+
+def _pools(health: dict[str, Any]) -> Table:
+    """Instances as ingress sees them, which is who could be sent a request now."""
+    table = Table("pool", "ready", "known")
+    for pool, counts in health.get("pools", {}).items():
+        table.add_row(pool, str(counts.get("ready")), str(counts.get("known")))
+    return table

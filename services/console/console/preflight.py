@@ -1,0 +1,63 @@
+"""What is looked at before a stack starts: servers of the user's own, and the API's port."""
+
+import os
+import socket
+
+import asyncpg
+
+from console.embedded.nats import USERS
+from console.environment import PREFIX
+from tokenfleet.errors import ConfigurationError, UnavailableError
+
+
+def external(name: str) -> str | None:
+    """A TOKENFLEET_* variable of the environment the stack is started in."""
+    return os.environ.get(f"{PREFIX}{name}") or None
+
+
+def external_logins() -> dict[str, tuple[str, str]]:
+    """Credentials for a NATS server of the user's own: one login for all, or a password per service, or none."""
+    if user := external("NATS_USER"):
+        return dict.fromkeys(USERS, (user, external("NATS_PASSWORD") or ""))
+    passwords = {user: os.environ.get(f"NATS_PASSWORD_{user.upper()}") for user in USERS}
+    return {user: (user, password) for user, password in passwords.items() if password}
+
+
+async def check_postgres(dsn: str) -> None:
+    """Connect once.
+
+    Raises:
+        UnavailableError: it does not work.
+    """
+    try:
+        connection = await asyncpg.connect(dsn, timeout=5)
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise UnavailableError(
+            f"The Postgres server of TOKENFLEET_POSTGRES_DSN cannot be used: {error or 'no answer within 5 s'}. "
+            "Correct the variable, or unset it to use the embedded server."
+        ) from error
+    await connection.close()
+
+
+def free_port(host: str) -> int:
+    """A port nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def check_port(host: str, port: int) -> None:
+    """Make sure that the API can listen.
+
+    Raises:
+        ConfigurationError: the port is taken, or not ours to use.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"The API cannot listen on {host}:{port}: {error.strerror}. Stop what uses the port, or choose "
+                "another with --port (0: any free one)."
+            ) from error

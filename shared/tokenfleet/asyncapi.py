@@ -1,0 +1,25 @@
+"""The AsyncAPI document of the control plane, made from its pydantic contracts by FastStream."""
+
+from typing import Any
+
+from faststream import FastStream
+from faststream.nats import NatsBroker
+from faststream.specification import AsyncAPI
+
+from tokenfleet import subjects
+from tokenfleet.contracts.control import Capacity, GoodputWindow, Plan
+
+CHANNELS = (
+    (f"{subjects.PREFIX}.{{site}}.capacity.{{pool}}", Capacity, "How full a pool is, once a second."),
+    (f"{subjects.PREFIX}.{{site}}.goodput.{{pool}}", GoodputWindow, "What the ledger saw in a window."),
+    (subjects.PLAN, Plan, "Where each model can run, and why."),
+)
+
+
+def document() -> dict[str, Any]:
+    """The AsyncAPI 3.0 document as plain data."""
+    broker = NatsBroker()
+    for subject, contract, description in CHANNELS:
+        broker.publisher(subject, schema=contract, description=description)
+    specification = AsyncAPI(broker, title="TokenFleet control plane", version="1")
+    return FastStream(broker, specification=specification).schema.to_specification().to_jsonable()
