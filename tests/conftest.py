@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+import hypothesis
 import nats
 import pytest
+from otlp_receiver import OtlpReceiver
 from pydantic import SecretStr
+from running_stack import RunningStack, start_stack
 
 from console.embedded.nats import USERS, EmbeddedNats
 from console.embedded.postgres import EmbeddedPostgres
 from console.supervisor import Supervisor
 from tokenfleet.settings import Settings
+
+# A shared machine may stall for longer than any deadline.
+hypothesis.settings.register_profile("tokenfleet", deadline=None)
+hypothesis.settings.load_profile("tokenfleet")
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -126,3 +133,23 @@ async def _execute(dsn: str, statement: str) -> None:
         await connection.execute(statement)
     finally:
         await connection.close()
+
+
+@pytest.fixture(scope="session")
+def otlp() -> Iterator[OtlpReceiver]:
+    """Receives what the services of `running_stack` export by OTLP."""
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def running_stack(tmp_path_factory: pytest.TempPathFactory, otlp: OtlpReceiver) -> Iterator[RunningStack]:
+    """A whole stack with two models: llama-70b on engines 1 to 3, tiny on engine 4, ten times real time."""
+    state_dir = tmp_path_factory.mktemp("stack") / "state"
+    stack = start_stack(
+        state_dir,
+        *("--engines", "4", "--model", "llama-70b@1=3", "--model", "tiny@2=1", "--time-scale", "10"),
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.endpoint,
+    )
+    yield stack
+    stack.stop()

@@ -64,7 +64,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_struct_survives_both_encodings(struct: type[msgspec.Struct], data: st.DataObject):
     value = data.draw(st.from_type(struct))
     assert decode(encode(value, "json"), struct, "json") == value

@@ -228,4 +228,4 @@ class CacheAgainstPlainCache(RuleBasedStateMachine):
 
 
 TestCacheAgainstPlainCache = CacheAgainstPlainCache.TestCase
-TestCacheAgainstPlainCache.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestCacheAgainstPlainCache.settings = settings(max_examples=150, stateful_step_count=30)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfleet.engine.model import EngineModel
@@ -87,7 +87,6 @@ def run(plan: list[Arrival], looks_s: list[float], lookahead: int) -> tuple[list
 
 
 @given(plan=arrivals)
-@settings(deadline=None)
 def test_every_request_gets_all_its_tokens_or_was_cancelled_and_no_block_is_lost(plan: list[Arrival]):
     events, model = run(plan, [], 1)
     finished = {event.request_id: event.output_tokens for event in events if isinstance(event, Finished)}
@@ -105,7 +104,6 @@ def test_every_request_gets_all_its_tokens_or_was_cancelled_and_no_block_is_lost
 
 
 @given(plan=arrivals)
-@settings(deadline=None)
 def test_events_come_in_order_of_time_and_a_first_token_before_its_finish(plan: list[Arrival]):
     events, _ = run(plan, [], 1)
     times = [event.time_s for event in events]
@@ -119,7 +117,6 @@ def test_events_come_in_order_of_time_and_a_first_token_before_its_finish(plan: 
 
 
 @given(plan=arrivals, looks_s=st.lists(st.floats(0, 4), max_size=20), lookahead=st.integers(1, 50))
-@settings(deadline=None)
 def test_the_outcome_does_not_depend_on_who_looks_and_when(
     plan: list[Arrival], looks_s: list[float], lookahead: int
 ):
@@ -131,7 +128,6 @@ def test_the_outcome_does_not_depend_on_who_looks_and_when(
 
 
 @given(plan=arrivals)
-@settings(deadline=None)
 def test_looking_far_ahead_names_the_time_of_the_next_first_token_or_finish(plan: list[Arrival]):
     model = EngineModel(PROFILE, BLOCK_SIZE)
     for index, arrival in enumerate(plan):

@@ -1,4 +1,4 @@
-"""`tokenfleet contracts`: JSON Schema of every message, made from the contracts themselves."""
+"""`tokenfleet contracts`: JSON Schema of every message and AsyncAPI of the control plane, made from the code."""
 
 from pathlib import Path
 
@@ -6,6 +6,9 @@ import click
 import msgspec
 
 from console.schemas import schemas
+from tokenfleet.asyncapi import document as asyncapi_document
+
+ASYNCAPI = "control-plane.asyncapi.json"
 
 
 @click.command(epilog="Example: tokenfleet contracts --write docs/contracts")
@@ -13,18 +16,19 @@ from console.schemas import schemas
     "--write",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write a file per message here instead of printing one document.",
+    help="Write the files here instead of printing one document.",
 )
 def contracts(folder: Path | None) -> None:
-    """Print or write the JSON Schema of the messages."""
-    documents = schemas()
+    """Print or write the JSON Schema of the messages and the AsyncAPI document of the control plane."""
+    documents = {f"{name}.schema.json": schema for name, schema in schemas().items()}
+    documents[ASYNCAPI] = asyncapi_document()
     if folder is None:
         click.echo(_pretty(documents))
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in documents.items():
-        (folder / f"{name}.schema.json").write_text(_pretty(document) + "\n")
-    click.echo(f"{len(documents)} schemas written to {folder}.")
+        (folder / name).write_text(_pretty(document) + "\n")
+    click.echo(f"{len(documents)} documents written to {folder}.")
 
 
 def _pretty(document: object) -> str:

@@ -1,0 +1,347 @@
+"""Does for one request what its life cycle asks for: publish, wait, call the engine, relay, answer."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from ingress import answers
+from ingress.engine_connection import EngineError
+from ingress.errors import ApiError
+from ingress.gateway import Gateway
+from ingress.policy.happenings import (
+    Answer,
+    Ask,
+    CallEngine,
+    ClientGone,
+    DeadlinePassed,
+    DecisionTimedOut,
+    EngineCompleted,
+    EngineFailed,
+    EngineRejected,
+    FallBack,
+    Finish,
+    FirstTokenArrived,
+    Happening,
+    IngressStopping,
+    InternalError,
+    Step,
+    TurnedAway,
+    Wait,
+)
+from ingress.policy.lifecycle import Lifecycle
+from ingress.sse import EventRelay
+from ingress.upstream import EngineAnswer
+from ingress.validation import Operation
+from tokenfleet import subjects
+from tokenfleet.bus.connection import MESSAGE_ID
+from tokenfleet.contracts.fleet import InstanceRecord
+from tokenfleet.contracts.requests import Event, Retried
+
+log = structlog.get_logger(__name__)
+
+PATHS: dict[Operation, str] = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions"}
+LAST_WORDS_S = 2.0
+"""How long a client may take to read the end of a stream that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What is sent to the engine."""
+
+    operation: Operation
+    body: bytes
+    stream: bool
+    strip_usage: bool
+    """The stream's usage event was asked for by ingress, not by the client."""
+
+
+class RequestDriver:
+    """The I/O of one request. `serve` or `turn_away` runs once."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        life: Lifecycle,
+        engine_request: EngineRequest,
+        client: web.Request,
+        trace: dict[str, str],
+    ) -> None:
+        self.request_id = life.request_id
+        self.tenant = life.tenant
+        self.answers: asyncio.Queue[Answer] = asyncio.Queue()
+        self._gateway = gateway
+        self._life = life
+        self._engine_request = engine_request
+        self._client = client
+        self._trace = trace
+        self._timer: asyncio.Timeout | None = None
+        self._stopped = False
+        self._relay: EventRelay | None = None
+        self._tokens_per_event = 1
+        self._whole: web.Response | None = None
+        """The engine's answer, when it is not streamed."""
+        self._stream: web.StreamResponse | None = None
+        """The answer to the client, once a stream has begun."""
+        self._error_relayed = False
+
+    # -- the whole life
+
+    async def serve(self) -> web.StreamResponse:
+        """Run the request to its end and answer the client.
+
+        Raises:
+            ApiError: 503, the request was not accepted because the journal cannot be written.
+        """
+        gateway, life = self._gateway, self._life
+        try:
+            gateway.journal.accepted(life.submitted())
+        except OSError as error:
+            log.exception("journal cannot be written")
+            message = "This ingress cannot account for requests now."
+            raise ApiError(503, message, code="journal_unavailable", retry_after_s=1.0) from error
+        gateway.enter(self)
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            self._tell(ClientGone(self._output_tokens()))
+            raise
+        except ConnectionResetError:
+            self._tell(ClientGone(self._output_tokens()))
+        except Exception:
+            log.exception("request failed", request_id=life.request_id)
+            self._tell(InternalError(self._output_tokens()))
+        finally:
+            gateway.leave(self)
+            self._settle()
+        return await self._answer_client()
+
+    async def turn_away(self, refusal: TurnedAway) -> web.StreamResponse:
+        """Refuse the request before anything was asked; it has an outcome like any other."""
+        self._tell(refusal)
+        self._settle()
+        return await self._answer_client()
+
+    def stop(self) -> None:
+        """End the request now, because this process is stopping."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.reschedule(asyncio.get_running_loop().time())
+
+    async def _run(self) -> None:
+        timeout_s = self._gateway.policy.current.request_timeout_s / self._gateway.clock.time_scale
+        try:
+            async with asyncio.timeout(timeout_s) as self._timer:
+                step = self._life.begin()
+                while not isinstance(step, Finish):
+                    step = await self._perform(step)
+        except TimeoutError:
+            happening = IngressStopping if self._stopped else DeadlinePassed
+            self._tell(happening(self._output_tokens()))
+
+    async def _perform(self, step: Step) -> Step:
+        match step:
+            case Ask():
+                return await self._ask(step)
+            case Wait():
+                return await self._await_answer()
+            case FallBack():
+                return self._fall_back(step)
+            case CallEngine():
+                return await self._call_engine(step.instance)
+            case Finish():
+                return step
+
+    def _tell(self, happening: Happening) -> Step:
+        return self._life.receive(happening, self._gateway.now())
+
+    async def _publish_facts(self) -> None:
+        for fact in self._life.take_facts():
+            event = fact.event_id.rpartition(".")[2]
+            await self._publish(subjects.request(fact.site, fact.pool, event), fact)
+            if isinstance(fact, Retried):
+                log.warning(
+                    "retried",
+                    request_id=fact.request_id,
+                    attempt=fact.attempt,
+                    instance=fact.instance,
+                    reason=fact.reason,
+                )
+                self._gateway.metrics.retried.add(1, {"tokenfleet.reason": fact.reason})
+
+    async def _publish(self, subject: str, event: Event) -> None:
+        # The id lets the stream keep one copy of what is submitted again.
+        headers = {MESSAGE_ID: event.event_id, **self._trace}
+        await self._gateway.bus.publish(subject, event, headers=headers)
+
+    def _settle(self) -> None:
+        """Record the outcome. Nothing here waits, so that no cancellation can come between."""
+        finish = self._life.finish
+        assert finish is not None
+        gateway, ended = self._gateway, finish.ended
+        try:
+            gateway.journal.ended(ended)
+        except OSError:
+            log.exception("journal cannot be written", request_id=ended.request_id)
+        gateway.outbox.put(ended, self._trace)
+        gateway.metrics.ended(ended, self._engine_request.operation)
+        log.debug("ended", request_id=ended.request_id, outcome=ended.outcome, reason=ended.reason)
+
+    # -- deciding
+
+    async def _ask(self, step: Ask) -> Step:
+        submitted = step.submitted
+        await self._publish(subjects.request(submitted.site, submitted.pool, "submitted"), submitted)
+        return await self._await_answer()
+
+    async def _await_answer(self) -> Step:
+        try:
+            async with asyncio.timeout(self._gateway.settings.ingress_decision_timeout_s):
+                return self._tell(await self.answers.get())
+        except TimeoutError:
+            step = self._tell(DecisionTimedOut())
+            if isinstance(step, Ask):
+                self._gateway.metrics.resubmitted.add(1)
+            return step
+
+    def _fall_back(self, step: FallBack) -> Step:
+        request = self._life.request
+        choice = self._gateway.fall_back(request.model, request.version, step.excluded)
+        log.warning(
+            "no decider answers; routing alone",
+            request_id=self._life.request_id,
+            model=request.model,
+            instance=choice.instance,
+        )
+        self._gateway.metrics.degraded.add(1, {"gen_ai.request.model": request.model})
+        return self._tell(choice)
+
+    # -- the engine
+
+    async def _call_engine(self, instance: str) -> Step:
+        view = self._gateway.fleet.get(instance)
+        if view is None:
+            # Only registered addresses are ever called.
+            return await self._engine_failed(EngineFailed("instance_not_registered", reached=False))
+        record = view.record
+        self._relay, self._tokens_per_event = None, max(1, record.tokens_per_chunk)
+        request = self._engine_request
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream" if request.stream else "application/json",
+            "x-request-id": self._life.request_id,
+            **self._trace,
+        }
+        self._gateway.at_instance[instance] += 1
+        answer: EngineAnswer | None = None
+        try:
+            answer = await self._gateway.engines.post(
+                record.url, PATHS[request.operation], headers, request.body
+            )
+            return await self._relay_answer(answer, record)
+        except EngineError as error:
+            failure = EngineFailed(error.reason, error.reached, self._output_tokens())
+            return await self._engine_failed(failure)
+        finally:
+            if answer is not None:
+                answer.close()
+            self._gateway.at_instance[instance] -= 1
+
+    async def _relay_answer(self, answer: EngineAnswer, record: InstanceRecord) -> Step:
+        if answer.status == 200 and answer.headers.get("content-type", "").startswith("text/event-stream"):
+            return await self._relay_stream(answer, record)
+        limit_bytes = self._gateway.settings.ingress_max_answer_bytes
+        if answer.status == 200:
+            body = await answer.read_all(limit_bytes)
+            reading = answers.read(body)
+            if reading.error:
+                return await self._engine_failed(EngineFailed("engine_error"))
+            self._whole = self._response(answer, record, body)
+            return self._tell(EngineCompleted(reading.finish_reason or "unknown", 0, reading.usage))
+        if 400 <= answer.status < 500:
+            self._whole = self._response(answer, record, await answer.read_all(limit_bytes))
+            return self._tell(EngineRejected(answer.status))
+        return await self._engine_failed(EngineFailed(f"engine_status_{answer.status}"))
+
+    async def _relay_stream(self, answer: EngineAnswer, record: InstanceRecord) -> Step:
+        """Relay events as they come. Until the first token they are held, so that another attempt is possible."""
+        relay = self._relay = EventRelay(strip_usage=self._engine_request.strip_usage)
+        held = b""
+        while chunk := await answer.read():
+            events = held + relay.feed(chunk)
+            held = b""
+            if self._stream is None:
+                if not relay.has_token:
+                    held = events
+                    continue
+                self._tell(FirstTokenArrived())
+                await self._publish_facts()
+                self._stream = await self._open_stream(answer, record)
+            if events:
+                await self._stream.write(events)
+        held += relay.finish()
+        end = relay.end()
+        if end.error or not end.whole:
+            self._error_relayed = end.error and self._stream is not None
+            reason = "engine_error" if end.error else "engine_cut_stream"
+            if self._error_relayed and held and self._stream is not None:
+                await self._stream.write(held)
+            return await self._engine_failed(EngineFailed(reason, output_tokens=self._output_tokens()))
+        if self._stream is None:
+            self._stream = await self._open_stream(answer, record)
+        if held:
+            await self._stream.write(held)
+        return self._tell(EngineCompleted(end.finish_reason or "unknown", self._output_tokens(), end.usage))
+
+    async def _engine_failed(self, failure: EngineFailed) -> Step:
+        step = self._tell(failure)
+        await self._publish_facts()
+        return step
+
+    def _output_tokens(self) -> int:
+        """An estimate of what the engine has generated so far in this attempt."""
+        relay = self._relay
+        return relay.events * self._tokens_per_event if relay is not None and relay.has_token else 0
+
+    # -- the client
+
+    def _headers(self, answer: EngineAnswer | None, instance: str | None) -> dict[str, str]:
+        headers = {"x-request-id": self._life.request_id}
+        if instance is not None:
+            headers["x-tokenfleet-instance"] = instance
+            headers["x-tokenfleet-pool"] = self._life.pool
+            headers["x-tokenfleet-attempt"] = str(self._life.attempt)
+        if answer is not None:
+            headers["content-type"] = answer.headers.get("content-type", "application/json")
+        return headers
+
+    def _response(self, answer: EngineAnswer, record: InstanceRecord, body: bytes) -> web.Response:
+        return web.Response(body=body, status=answer.status, headers=self._headers(answer, record.instance))
+
+    async def _open_stream(self, answer: EngineAnswer, record: InstanceRecord) -> web.StreamResponse:
+        headers = self._headers(answer, record.instance) | {"cache-control": "no-cache"}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(self._client)
+        return response
+
+    async def _answer_client(self) -> web.StreamResponse:
+        finish = self._life.finish
+        assert finish is not None
+        ended = finish.ended
+        error = ApiError(ended.status, finish.message, code=ended.reason, retry_after_s=finish.retry_after_s)
+        if self._stream is not None:
+            with contextlib.suppress(ConnectionResetError, TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    if ended.outcome != "completed" and not self._error_relayed:
+                        await self._stream.write(error.sse_event())
+                    await self._stream.write_eof()
+            return self._stream
+        if self._whole is not None and ended.outcome in ("completed", "rejected"):
+            return self._whole
+        headers = self._headers(None, ended.instance) | error.headers
+        # 499 says what became of it; nobody is there to read the answer.
+        return web.Response(
+            body=error.body(), status=ended.status, headers=headers, content_type="application/json"
+        )

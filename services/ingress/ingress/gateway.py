@@ -1,0 +1,182 @@
+"""What all requests of one ingress share, and the answers that come for them."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from nats.aio.msg import Msg
+
+from ingress.auth import Concurrency
+from ingress.engine_connection import Timeouts
+from ingress.journal import Journal, outcome_of
+from ingress.metrics import Metrics
+from ingress.outbox import Outbox
+from ingress.policy.fallback import least_loaded
+from ingress.policy.happenings import FellBack, Instant
+from ingress.settings import IngressSettings
+from ingress.upstream import EngineClient
+from tokenfleet import subjects
+from tokenfleet.blocks import BlockHasher
+from tokenfleet.bus.codec import decode
+from tokenfleet.contracts.fleet import InstanceRecord
+from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Refused, Routed
+from tokenfleet.errors import ContractError
+from tokenfleet.fleet_view import FleetView
+from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
+from tokenfleet.service import Service
+
+if TYPE_CHECKING:
+    from ingress.driver import RequestDriver
+
+log = structlog.get_logger(__name__)
+
+
+class Gateway:
+    """The state of one ingress process."""
+
+    def __init__(self, service: Service[IngressSettings]) -> None:
+        settings = service.settings
+        self.settings = settings
+        self.bus = service.bus
+        self.clock = service.clock
+        self.observability = service.observability
+        self.fleet = FleetView()
+        self.policy = LivePolicy()
+        self.tenants = LiveTenants()
+        self.hasher = BlockHasher(settings.block_secret.get_secret_value().encode())
+        self.engines = EngineClient(
+            Timeouts(
+                connect_s=settings.ingress_connect_timeout_s,
+                first_byte_s=settings.ingress_first_byte_timeout_s,
+                idle_s=settings.ingress_idle_timeout_s,
+            )
+        )
+        self.journal = Journal(settings.journal_path)
+        self.outbox = Outbox(self.bus, self.journal)
+        self.metrics = Metrics(self.observability.meter, self.journal)
+        self.concurrency = Concurrency(settings.ingress_max_requests)
+        self.in_flight: dict[str, RequestDriver] = {}
+        self.at_instance: Counter[str] = Counter()
+        """Requests this ingress has at each instance."""
+        self.stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._known_pools: set[str] = set()
+
+    async def start(self) -> None:
+        """Follow the fleet, take answers, and settle what an earlier process left."""
+        await watch_fleet(self.bus, self.settings.site, self.clock, self.fleet, on_record=self._remember)
+        await self.policy.watch(self.bus)
+        await self.tenants.watch(self.bus)
+        await self.bus.subscribe_raw(subjects.answers_to(self.settings.replica), self._on_answer)
+        self.outbox.start()
+        self._settle_left_over()
+
+    def now(self) -> Instant:
+        return Instant(self.clock.now_s(), self.clock.unix_ns())
+
+    # -- requests in flight
+
+    def enter(self, driver: "RequestDriver") -> None:
+        """A request was accepted: answers for it can arrive from now on."""
+        self.in_flight[driver.request_id] = driver
+        self.concurrency.enter(driver.tenant)
+        self.metrics.in_flight.add(1)
+        self._idle.clear()
+
+    def leave(self, driver: "RequestDriver") -> None:
+        """It is over."""
+        del self.in_flight[driver.request_id]
+        self.concurrency.leave(driver.tenant)
+        self.metrics.in_flight.add(-1)
+        if not self.in_flight:
+            self._idle.set()
+
+    async def wait_idle(self, timeout_s: float) -> None:
+        """Return when nothing is in flight, or after `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+
+    # -- models
+
+    def resolve(self, name: str) -> tuple[str, str | None] | None:
+        """`(model, pinned version)` of the name a client used; None when no such model was ever served here.
+
+        A model whose last instance has left stays known: it is unavailable (503), not unknown (404).
+        """
+        models = {pool.rpartition("@")[0] for pool in self._known_pools}
+        if name in models:
+            return name, None
+        model, version = subjects.split_model(name)
+        if version is not None and subjects.pool_name(model, version) in self._known_pools:
+            return model, version
+        return None
+
+    def pools_of(self, model: str, version: str | None) -> list[str]:
+        if version is not None:
+            return [subjects.pool_name(model, version)]
+        return self.fleet.pools_of_model(model)
+
+    def a_record_of(self, model: str, version: str | None) -> InstanceRecord | None:
+        """The registry record of some ready instance of a model; None when none is ready."""
+        for pool in self.pools_of(model, version):
+            for view in self.fleet.ready(pool, self.clock.wall_s()):
+                return view.record
+        return None
+
+    def fall_back(self, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
+        """The least-loaded ready instance by this ingress's own view of the fleet."""
+        now_s = self.clock.wall_s()
+        ready = [view for pool in self.pools_of(model, version) for view in self.fleet.ready(pool, now_s)]
+        chosen = least_loaded(ready, self.at_instance, excluded)
+        if chosen is None:
+            return FellBack(None)
+        return FellBack(chosen.record.instance, chosen.record.pool, chosen.record.site)
+
+    def health(self) -> dict[str, Any]:
+        """What /health says besides the service's name and its connection."""
+        now_s = self.clock.wall_s()
+        pools = {
+            pool: {"ready": len(self.fleet.ready(pool, now_s)), "known": len(self.fleet.pool(pool))}
+            for pool in sorted(self.fleet.pools())
+        }
+        return {
+            "instances": {
+                "ready": sum(pool["ready"] for pool in pools.values()),
+                "known": sum(pool["known"] for pool in pools.values()),
+            },
+            "models": self.fleet.models(),
+            "pools": pools,
+            "in_flight": self.concurrency.total,
+            "journal_backlog": self.journal.backlog,
+        }
+
+    def _remember(self, _: str, record: InstanceRecord | None) -> None:
+        if record is not None:
+            self._known_pools.add(record.pool)
+
+    # -- messages
+
+    async def _on_answer(self, message: Msg) -> None:
+        event = message.subject.split(".")[-2]
+        try:
+            answer = decode(message.data, EVENT_TYPES[event])
+        except (ContractError, KeyError) as error:
+            log.warning("answer dropped", subject=message.subject, error=str(error))
+            return
+        driver = self.in_flight.get(answer.request_id)
+        if driver is not None and isinstance(answer, Admitted | Refused | Routed):
+            driver.answers.put_nowait(answer)
+
+    def _settle_left_over(self) -> None:
+        for line in self.journal.left_over:
+            ended = outcome_of(line, self.clock.unix_ns(), self.clock.time_scale)
+            if line.ended is None:
+                self.journal.ended(ended)
+            self.outbox.put(ended)
+        if self.journal.left_over:
+            log.warning("requests of an earlier process settled", requests=len(self.journal.left_over))
+        self.journal.left_over = []

@@ -1,0 +1,24 @@
+"""Where a request goes when no decider answers. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from tokenfleet.fleet_view import InstanceView
+
+
+def least_loaded(
+    ready: Iterable[InstanceView], own_in_flight: Mapping[str, int], excluded: Iterable[str] = ()
+) -> InstanceView | None:
+    """The ready instance with the fewest requests, None when all are excluded.
+
+    An instance holds at least what this ingress itself has there; its last reading may be older than that,
+    or missing.
+    """
+    out = set(excluded)
+
+    def load(view: InstanceView) -> tuple[int, int, str]:
+        own = own_in_flight.get(view.record.instance, 0)
+        state = view.state
+        reported = 0 if state is None else (state.waiting or 0) + (state.running or 0)
+        return max(own, reported), own, view.record.instance
+
+    return min((view for view in ready if view.record.instance not in out), key=load, default=None)

@@ -1,0 +1,349 @@
+"""The life of one request as a state machine without I/O.
+
+The driver reports what happens and is told what to do next; the machine alone decides which facts there are
+and which outcome the request has. Exactly one `Ended` comes out, whatever goes in, and nothing after it.
+Late or repeated answers of deciders are expected (messages are submitted again) and change nothing.
+"""
+
+from enum import Enum, auto
+
+import msgspec
+
+from ingress.policy.happenings import (
+    Answer,
+    Ask,
+    CallEngine,
+    ClientGone,
+    DeadlinePassed,
+    DecisionTimedOut,
+    EngineCompleted,
+    EngineFailed,
+    EngineRejected,
+    FallBack,
+    FellBack,
+    Finish,
+    FirstTokenArrived,
+    Happening,
+    IngressStopping,
+    Instant,
+    InternalError,
+    Interruption,
+    Step,
+    TurnedAway,
+    Usage,
+    Wait,
+)
+from tokenfleet.contracts.requests import (
+    Admitted,
+    Ended,
+    Event,
+    FirstToken,
+    Objective,
+    Outcome,
+    Refused,
+    RequestSpec,
+    Retried,
+    Routed,
+    Submitted,
+    event_id,
+    terminal_event_id,
+)
+
+MAX_ATTEMPTS = 2
+MAX_SUBMISSIONS = 2
+"""A request is submitted this many times per attempt before ingress decides alone."""
+NO_INSTANCE_RETRY_AFTER_S = 1.0
+CLIENT_CLOSED_REQUEST = 499
+"""Not an HTTP status: what proxies record for a client that went away."""
+
+_WAIT = Wait()
+
+
+class Phase(Enum):
+    DECIDING = auto()
+    FALLING_BACK = auto()
+    AT_ENGINE = auto()
+    """The engine has the request and nothing was sent to the client: another attempt is possible."""
+    RELAYING = auto()
+    OVER = auto()
+
+
+class Lifecycle:
+    """One request, from its submission to its end."""
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        tenant: str,
+        site: str,
+        request: RequestSpec,
+        at: Instant,
+        time_scale: float,
+    ) -> None:
+        self.request_id = request_id
+        self.tenant = tenant
+        self.site = site
+        self.pool = request.model
+        self.request = request
+        self.attempt = 1
+        self.phase = Phase.DECIDING
+        self.instance: str | None = None
+        self.degraded = False
+        self.finish: Finish | None = None
+        self._submitted = at
+        self._time_scale = time_scale
+        self._submissions = 0
+        self._facts: list[Event] = []
+        self._admitted = False
+        self._request_class: str | None = None
+        self._objective: Objective | None = None
+        self._predicted_ttft_s: float | None = None
+        self._predicted_tpot_s: float | None = None
+        self._first_token_s: float | None = None
+        self._retried_input_tokens = 0
+        self._retried_output_tokens = 0
+
+    # -- what the driver calls
+
+    def submitted(self) -> Submitted:
+        """The present attempt as a message to the deciders."""
+        return Submitted(
+            event_id=event_id(self.request_id, self.attempt, "submitted"),
+            request_id=self.request_id,
+            attempt=self.attempt,
+            tenant=self.tenant,
+            pool=self.request.model,
+            site=self.request.entry_site,
+            time_ns=self._submitted.unix_ns,
+            request=self.request,
+        )
+
+    def begin(self) -> Step:
+        """The first step."""
+        return self._ask()
+
+    def receive(self, happening: Happening, at: Instant) -> Step:
+        """Take in what happened at a moment; the next step. What no longer matters leads to `Wait`."""
+        if self.finish is not None:
+            return self.finish
+        if isinstance(happening, Admitted | Refused | Routed):
+            return self._on_answer(happening, at)
+        if isinstance(happening, Interruption):
+            return self._on_interruption(happening, at)
+        if isinstance(happening, TurnedAway):
+            return self._end(
+                at,
+                "rejected",
+                happening.reason,
+                happening.status,
+                happening.message,
+                retry_after_s=happening.retry_after_s,
+            )
+        if self.phase is Phase.DECIDING and isinstance(happening, DecisionTimedOut):
+            return self._on_silence()
+        if self.phase is Phase.FALLING_BACK and isinstance(happening, FellBack):
+            return self._on_fallback(happening, at)
+        if self.phase in (Phase.AT_ENGINE, Phase.RELAYING):
+            return self._on_engine(happening, at)
+        return _WAIT
+
+    def take_facts(self) -> list[Event]:
+        """Facts to publish that have come up since the last call."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    # -- deciding
+
+    def _ask(self) -> Step:
+        self.phase = Phase.DECIDING
+        self._submissions += 1
+        return Ask(self.submitted())
+
+    def _on_answer(self, answer: Answer, at: Instant) -> Step:
+        stale = answer.request_id != self.request_id or answer.attempt != self.attempt
+        if stale or self.phase is not Phase.DECIDING:
+            return _WAIT
+        self.pool, self.site = answer.pool, answer.site
+        self._request_class = answer.request_class or self._request_class
+        if isinstance(answer, Admitted):
+            self._admitted = True
+            self._objective = answer.objective
+            self._predicted_ttft_s = answer.predicted_ttft_s
+            return _WAIT
+        if isinstance(answer, Refused):
+            self._objective = answer.objective or self._objective
+            return self._turn_away(at, answer.reason, answer.status, answer.message, answer.retry_after_s)
+        self._predicted_ttft_s = answer.predicted_ttft_s
+        self._predicted_tpot_s = answer.predicted_tpot_s
+        return self._call(answer.instance)
+
+    def _on_silence(self) -> Step:
+        if self._submissions < MAX_SUBMISSIONS:
+            return self._ask()
+        self.phase = Phase.FALLING_BACK
+        return FallBack(self.request.excluded_instances)
+
+    def _on_fallback(self, choice: FellBack, at: Instant) -> Step:
+        if choice.instance is None:
+            message = f"No instance of {self.request.model} is ready. Try again shortly."
+            return self._turn_away(at, "no_ready_instance", 503, message, NO_INSTANCE_RETRY_AFTER_S)
+        self.degraded = True
+        self.pool, self.site = choice.pool, choice.site
+        return self._call(choice.instance)
+
+    def _turn_away(
+        self, at: Instant, reason: str, status: int, message: str, retry_after_s: float | None
+    ) -> Step:
+        # A first attempt that nobody takes was rejected; a later one means that the request failed.
+        if self.attempt > 1:
+            return self._end(at, "failed", f"retry_{reason}", status, message, retry_after_s=retry_after_s)
+        return self._end(at, "rejected", reason, status, message, retry_after_s=retry_after_s)
+
+    # -- at the engine
+
+    def _call(self, instance: str) -> Step:
+        self.instance = instance
+        self.phase = Phase.AT_ENGINE
+        return CallEngine(instance)
+
+    def _on_engine(self, happening: Happening, at: Instant) -> Step:
+        if isinstance(happening, FirstTokenArrived):
+            return self._on_first_token(at)
+        if isinstance(happening, EngineCompleted):
+            return self._end(
+                at,
+                "completed",
+                happening.finish_reason,
+                200,
+                "",
+                usage=happening.usage,
+                output_tokens=happening.output_tokens,
+            )
+        if isinstance(happening, EngineRejected):
+            message = f"The engine answered {happening.status}."
+            return self._end(at, "rejected", "engine_rejected", happening.status, message)
+        if isinstance(happening, EngineFailed):
+            return self._on_engine_failed(happening, at)
+        return _WAIT
+
+    def _on_first_token(self, at: Instant) -> Step:
+        if self.phase is Phase.AT_ENGINE:
+            self.phase = Phase.RELAYING
+            self._first_token_s = at.engine_s
+            self._facts.append(
+                FirstToken(
+                    event_id=event_id(self.request_id, self.attempt, "first_token"),
+                    request_id=self.request_id,
+                    attempt=self.attempt,
+                    tenant=self.tenant,
+                    pool=self.pool,
+                    site=self.site,
+                    time_ns=at.unix_ns,
+                    request_class=self._request_class,
+                    instance=self.instance or "",
+                    ttft_s=at.engine_s - self._submitted.engine_s,
+                )
+            )
+        return _WAIT
+
+    def _on_engine_failed(self, failure: EngineFailed, at: Instant) -> Step:
+        message = f"The engine failed ({failure.reason})."
+        if self.phase is Phase.RELAYING or self.attempt >= MAX_ATTEMPTS:
+            return self._end(at, "failed", failure.reason, 502, message, output_tokens=failure.output_tokens)
+        input_tokens = self.request.input_tokens if failure.reached else 0
+        self._facts.append(
+            Retried(
+                event_id=event_id(self.request_id, self.attempt, "retried"),
+                request_id=self.request_id,
+                attempt=self.attempt,
+                tenant=self.tenant,
+                pool=self.pool,
+                site=self.site,
+                time_ns=at.unix_ns,
+                request_class=self._request_class,
+                instance=self.instance,
+                reason=failure.reason,
+                input_tokens=input_tokens,
+                output_tokens=failure.output_tokens,
+            )
+        )
+        self._retried_input_tokens += input_tokens
+        self._retried_output_tokens += failure.output_tokens
+        excluded = (*self.request.excluded_instances, self.instance or "")
+        self.request = msgspec.structs.replace(self.request, excluded_instances=excluded)
+        self.attempt += 1
+        self._submissions = 0
+        return self._ask()
+
+    # -- the end
+
+    def _on_interruption(self, happening: Interruption, at: Instant) -> Step:
+        outcome, reason, status, message = _INTERRUPTIONS[type(happening)]
+        return self._end(at, outcome, reason, status, message, output_tokens=happening.output_tokens)
+
+    def _end(
+        self,
+        at: Instant,
+        outcome: Outcome,
+        reason: str,
+        status: int,
+        message: str,
+        *,
+        usage: Usage | None = None,
+        output_tokens: int = 0,
+        retry_after_s: float | None = None,
+    ) -> Step:
+        counted = usage or Usage(self.request.input_tokens, output_tokens)
+        first_s = self._first_token_s
+        ended = Ended(
+            event_id=terminal_event_id(self.request_id),
+            request_id=self.request_id,
+            attempt=self.attempt,
+            tenant=self.tenant,
+            pool=self.pool,
+            site=self.site,
+            time_ns=at.unix_ns,
+            request_class=self._request_class,
+            outcome=outcome,
+            reason=reason,
+            status=status,
+            model=self.request.model,
+            stream=self.request.stream,
+            submitted_ns=self._submitted.unix_ns,
+            e2e_s=at.engine_s - self._submitted.engine_s,
+            admitted=self._admitted,
+            degraded=self.degraded,
+            instance=self.instance,
+            objective=self._objective,
+            input_tokens=counted.input_tokens,
+            reused_tokens=counted.reused_tokens,
+            output_tokens=counted.output_tokens,
+            tokens_exact=usage is not None,
+            ttft_s=None if first_s is None else first_s - self._submitted.engine_s,
+            tpot_s=_tpot_s(first_s, at.engine_s, counted.output_tokens),
+            predicted_ttft_s=self._predicted_ttft_s,
+            predicted_tpot_s=self._predicted_tpot_s,
+            retried_input_tokens=self._retried_input_tokens,
+            retried_output_tokens=self._retried_output_tokens,
+            client_request_id=self.request.client_request_id,
+            time_scale=self._time_scale,
+        )
+        self.phase = Phase.OVER
+        self.finish = Finish(ended, message, retry_after_s)
+        return self.finish
+
+
+def _tpot_s(first_token_s: float | None, end_s: float, output_tokens: int) -> float | None:
+    # There is no first token to measure from in an answer that was not streamed.
+    if first_token_s is None or output_tokens < 2:
+        return None
+    return (end_s - first_token_s) / (output_tokens - 1)
+
+
+_INTERRUPTIONS: dict[type[Interruption], tuple[Outcome, str, int, str]] = {
+    DeadlinePassed: ("timed_out", "deadline", 504, "The request was not finished in time."),
+    ClientGone: ("cancelled", "client_disconnected", CLIENT_CLOSED_REQUEST, "The client went away."),
+    IngressStopping: ("failed", "ingress_stopped", 503, "This ingress is stopping. Send the request again."),
+    InternalError: ("failed", "internal_error", 500, "Ingress failed; its log says why."),
+}
