@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,9 +38,14 @@ class ChildSetup:
     enter: Callable[[], None] | None = None
 
     def __call__(self) -> None:
-        if self.enter is not None:
-            self.enter()
-        _check(_libc.prctl(_PR_SET_PDEATHSIG, self.death_signal, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+        try:
+            if self.enter is not None:
+                self.enter()
+            _check(_libc.prctl(_PR_SET_PDEATHSIG, self.death_signal, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+        except BaseException as error:
+            # subprocess tells the parent only that something failed; the reason would be lost.
+            os.write(2, f"not started: {error!r}\n".encode())
+            raise
         if os.getppid() != self.parent_pid:
             os._exit(1)  # The parent died before the kernel knew that we care.
 
@@ -53,9 +57,18 @@ def enter_user_namespace(inside_uid: int, inside_gid: int) -> None:
     """
     outside_uid, outside_gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWUSER), "unshare(CLONE_NEWUSER)")
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{inside_uid} {outside_uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{inside_gid} {outside_gid} 1")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{inside_uid} {outside_uid} 1")
+    _write("/proc/self/gid_map", f"{inside_gid} {outside_gid} 1")
+
+
+def _write(path: str, text: str) -> None:
+    # Plain system calls: after a fork from a process with threads, buffered files may find a lock taken.
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
 
 
 def become(uid: int, gid: int) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,6 +124,8 @@ class ManagedProcess:
         try:
             await asyncio.to_thread(spec.prepare)
             self._process = await self._spawn()
+        except subprocess.SubprocessError as error:
+            raise UnavailableError(self._failure("cannot be started as the user it should run as")) from error
         except OSError as error:
             raise UnavailableError(
                 f"{spec.name} cannot be started: {error}. {spec.advice}".strip()

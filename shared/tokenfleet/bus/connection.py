@@ -107,7 +107,7 @@ class Bus:
             "reconnected_cb": bus._on_reconnect,
             "inbox_prefix": f"_INBOX_{user}" if user else "_INBOX",
             "pending_size": 64 << 20,
-            "drain_timeout": 5,
+            "drain_timeout": 2,
         }
         if user:
             password = settings.nats_password

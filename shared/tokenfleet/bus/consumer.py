@@ -54,7 +54,8 @@ class PullConsumer:
     durable: str
     subjects: Sequence[str]
     batch: int = 500
-    ack_wait_s: float = 30.0
+    ack_wait_s: float = 6.0
+    """After this silence a batch is somebody else's: how long a killed consumer delays its messages."""
     _pulls: dict[str, _Pull] = field(default_factory=dict)
     _tokens: "itertools.count[int]" = field(default_factory=itertools.count)
     _queue: "asyncio.Queue[Msg]" = field(default_factory=asyncio.Queue)
@@ -116,16 +117,27 @@ class PullConsumer:
         return messages
 
     async def _handle(self, messages: list[Msg], handler: BatchHandler) -> None:
+        working = asyncio.create_task(self._say_working(messages))
         try:
             await handler([_fetched(message) for message in messages])
         except Exception as error:
             log.error("batch failed; it will be delivered again", stream=self.stream, error=repr(error))
             await asyncio.sleep(0.5)
-            for message in messages:
-                await self.client.publish(message.reply, b"-NAK")
-            return
+            verdict = b"-NAK"
+        else:
+            verdict = b"+ACK"
+        finally:
+            working.cancel()
         for message in messages:
-            await self.client.publish(message.reply, b"+ACK")
+            await self.client.publish(message.reply, verdict)
+
+    async def _say_working(self, messages: list[Msg]) -> None:
+        # A handler may wait for its database longer than `ack_wait_s`.
+        while True:
+            await asyncio.sleep(self.ack_wait_s / 3)
+            with contextlib.suppress(NatsError):
+                for message in messages:
+                    await self.client.publish(message.reply, b"+WPI")
 
 
 def _fetched(message: Msg) -> Fetched:

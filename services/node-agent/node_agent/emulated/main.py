@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 async def serve(settings: EngineSettings) -> None:
-    """Run one engine.
+    """Run one engine until a signal to stop.
 
     Raises:
         ConfigurationError: a port is taken or the host is not this machine's.
@@ -47,19 +48,30 @@ async def serve(settings: EngineSettings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    publisher = _publisher(settings)
-
-    def publish(changes: list[KvChange]) -> None:
+    async with AsyncExitStack() as stack:
+        publisher = _publisher(settings)
         if publisher is not None:
-            publisher.publish(changes, driver.prompt_blocks)
+            publisher.start()
+            stack.callback(publisher.stop)
+        driver = _driver(settings, publisher)
+        stack.callback(driver.stop)
+        server = EngineServer(driver, settings.engine_model, settings.engine_version)
+        port = await _listen(server, settings, stack)
+        log.info("serving %s on %s:%d", settings.engine_model, settings.engine_host, port)
+        if settings.engine_ready_file is not None:
+            _write_ready_file(settings.engine_ready_file, _description(settings, port, publisher))
+            stack.callback(settings.engine_ready_file.unlink, missing_ok=True)
+        await stopping.wait()
+    log.info("stopped")
 
-    model = EngineModel(settings.profile, settings.engine_block_size, record_kv_changes=publisher is not None)
-    driver = EngineDriver(model, SystemClock(settings.time_scale), settings.engine_stream_interval, publish)
-    server = EngineServer(driver, settings.engine_model, settings.engine_version)
+
+async def _listen(server: EngineServer, settings: EngineSettings, stack: AsyncExitStack) -> int:
+    """Serve HTTP until the stack unwinds; returns the port."""
     runner = web.AppRunner(
         server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
     )
     await runner.setup()
+    stack.push_async_callback(runner.cleanup)
     site = web.TCPSite(runner, settings.engine_host, settings.engine_port, backlog=1024)
     try:
         await site.start()
@@ -69,21 +81,18 @@ async def serve(settings: EngineSettings) -> None:
             f"TOKENFLEET_ENGINE_PORT): {error.strerror}; choose another, or port 0 for any free one"
         ) from error
     port: int = runner.addresses[0][1]
-    if publisher is not None:
-        publisher.start()
-    log.info("serving %s on %s:%d", settings.engine_model, settings.engine_host, port)
-    if settings.engine_ready_file is not None:
-        _write_ready_file(settings.engine_ready_file, _description(settings, model, port, publisher))
-    try:
-        await stopping.wait()
-    finally:
-        if settings.engine_ready_file is not None:
-            settings.engine_ready_file.unlink(missing_ok=True)
-        await runner.cleanup()
-        driver.stop()
+    return port
+
+
+def _driver(settings: EngineSettings, publisher: KvEventPublisher | None) -> EngineDriver:
+    model = EngineModel(settings.profile, settings.engine_block_size, record_kv_changes=publisher is not None)
+
+    def publish(changes: list[KvChange]) -> None:
         if publisher is not None:
-            publisher.stop()
-    log.info("stopped")
+            publisher.publish(changes, driver.prompt_blocks)
+
+    driver = EngineDriver(model, SystemClock(settings.time_scale), settings.engine_stream_interval, publish)
+    return driver
 
 
 def _publisher(settings: EngineSettings) -> KvEventPublisher | None:
@@ -98,7 +107,7 @@ def _publisher(settings: EngineSettings) -> KvEventPublisher | None:
 
 
 def _description(
-    settings: EngineSettings, model: EngineModel, port: int, publisher: KvEventPublisher | None
+    settings: EngineSettings, port: int, publisher: KvEventPublisher | None
 ) -> dict[str, object]:
     """What a node agent needs to know of this engine."""
     host = settings.engine_advertised_host or settings.engine_host
@@ -111,7 +120,7 @@ def _description(
         "version": settings.engine_version,
         "profile": settings.engine_profile,
         "block_size_tokens": settings.engine_block_size,
-        "kv_capacity_tokens": model.profile.kv_capacity_tokens,
+        "kv_capacity_tokens": settings.profile.kv_capacity_tokens,
         "tokens_per_chunk": settings.engine_stream_interval,
     }
 

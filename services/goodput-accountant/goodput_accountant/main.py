@@ -1,0 +1,131 @@
+"""The goodput accountant: events in, ledger rows and goodput windows out, reports on request."""
+
+import asyncio
+import contextlib
+
+import asyncpg
+import sqlalchemy.exc
+
+from goodput_accountant.ingest import Ingest
+from goodput_accountant.ledger import AWAY, Ledger
+from goodput_accountant.metrics import Metrics
+from goodput_accountant.migrations import migrate
+from goodput_accountant.reports import Reports
+from goodput_accountant.settings import AccountantSettings
+from goodput_accountant.windows import WindowPublisher
+from tokenfleet import subjects
+from tokenfleet.contracts.ledger import ReportRequest
+from tokenfleet.errors import ConfigurationError, UnavailableError
+from tokenfleet.service import Service, run_service
+
+DURABLE = "accountant"
+QUEUE = "accountant"
+POSTGRES_RETRY_S = 0.5
+CONSUMER_RETRY_S = 1.0
+BACKLOG_EVERY_S = 5.0
+
+# How a Postgres that is not there yet, or goes away during the migration, shows itself.
+AWAY_AT_START = (*AWAY, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
+
+
+def main() -> None:
+    """Run the service, configured by the environment."""
+    run_service("goodput-accountant", AccountantSettings, start)
+
+
+async def start(service: Service[AccountantSettings]) -> None:
+    """Bring the schema up to date, then take in events, answer reports and publish windows."""
+    settings = service.settings
+    ledger = await _open_ledger(service)
+    metrics = Metrics(service.observability.meter)
+    ingest = Ingest(ledger, metrics, service.observability, service.clock)
+    consuming = asyncio.create_task(_consume(service, ingest))
+
+    async def stop() -> None:
+        # Before the ledger closes: a batch cut off here is unacknowledged and delivered again.
+        consuming.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await consuming
+        await ledger.close()
+
+    service.on_stop(stop)
+    service.health = lambda: {
+        "postgres": "connected" if ledger.available else "away",
+        "ledger_rows_written": ingest.rows_written,
+    }
+    reports = Reports(ledger, settings.report_max_rows)
+    await service.bus.serve(subjects.ledger_report(settings.site), ReportRequest, reports.answer, queue=QUEUE)
+    windows = WindowPublisher(
+        ledger,
+        await service.broker(),
+        metrics,
+        service.clock,
+        settings.site,
+        settings.goodput_window_s,
+    )
+    service.every(settings.goodput_window_s / 4, windows.publish)
+    _watch_backlog(service, metrics)
+
+
+async def _consume(service: Service[AccountantSettings], ingest: Ingest) -> None:
+    while True:
+        try:
+            await service.bus.consume(
+                subjects.STREAM_REQUESTS,
+                DURABLE,
+                subjects.TERMINAL_SUBJECTS,
+                ingest,
+                batch=service.settings.ledger_batch,
+            )
+        except Exception as error:
+            service.log.error("event stream cannot be read; trying again", error=repr(error))
+            await asyncio.sleep(CONSUMER_RETRY_S)
+
+
+def _watch_backlog(service: Service[AccountantSettings], metrics: Metrics) -> None:
+    backlog: int | None = None
+
+    async def read() -> None:
+        nonlocal backlog
+        try:
+            backlog = await service.bus.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE)
+        except UnavailableError:
+            backlog = None
+
+    metrics.observe_backlog(lambda: backlog)
+    service.every(BACKLOG_EVERY_S, read)
+
+
+async def _open_ledger(service: Service[AccountantSettings]) -> Ledger:
+    """Wait for Postgres, which may start after this service, and bring its schema up to date.
+
+    Raises:
+        UnavailableError: it did not answer within `postgres_wait_s`.
+        ConfigurationError: it refuses the credentials, or there are no migrations.
+    """
+    settings = service.settings
+    deadline_s = service.clock.wall_s() + settings.postgres_wait_s
+    dsn = settings.postgres_dsn.get_secret_value()
+    said = False
+    while True:
+        try:
+            await migrate(await asyncpg.connect(dsn, timeout=5), settings.migrations_dir)
+            return await Ledger.open(dsn)
+        except (
+            asyncpg.InvalidAuthorizationSpecificationError,
+            asyncpg.ClientConfigurationError,
+            ValueError,
+        ) as error:
+            raise ConfigurationError(f"TOKENFLEET_POSTGRES_DSN does not work: {error}") from error
+        except AWAY_AT_START as error:
+            if service.clock.wall_s() >= deadline_s:
+                raise UnavailableError(
+                    f"Postgres did not answer within {settings.postgres_wait_s:.0f} s: {error!r}. Check "
+                    "TOKENFLEET_POSTGRES_DSN and that the server runs."
+                ) from error
+            if not said:
+                service.log.warning(
+                    "waiting for postgres", up_to_s=settings.postgres_wait_s, error=repr(error)
+                )
+                said = True
+            await asyncio.sleep(POSTGRES_RETRY_S)

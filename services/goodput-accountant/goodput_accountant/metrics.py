@@ -1,0 +1,70 @@
+"""The accountant's instruments."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
+
+
+class Metrics:
+    """What the ledger took in, in this process."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._rows = meter.create_counter("tokenfleet.ledger.rows", description="New ledger rows.")
+        self._duplicates = meter.create_counter(
+            "tokenfleet.ledger.duplicates", description="Events whose row was there already."
+        )
+        self._dead_letters = meter.create_counter(
+            "tokenfleet.ledger.dead_letters", description="Messages that could not become a row."
+        )
+        self._tokens = meter.create_counter(
+            "tokenfleet.ledger.tokens", unit="{token}", description="Output tokens by what they were worth."
+        )
+        self._batch = meter.create_histogram(
+            "tokenfleet.ledger.batch.duration", unit="s", description="From a batch's arrival to its commit."
+        )
+        self._windows = meter.create_counter(
+            "tokenfleet.ledger.windows", description="Goodput windows published."
+        )
+
+    def appended(self, rows: Sequence[LedgerRow], event_ids: frozenset[str], dead_letters: int) -> None:
+        """A committed batch: the rows it had, those that were new, and the new dead letters."""
+        # A request twice in one batch is one row, not two.
+        new = {row.event_id: row for row in rows if row.event_id in event_ids}.values()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        tokens: Counter[tuple[str, str, str]] = Counter()
+        for row in new:
+            group = row.request_class or UNCLASSIFIED, row.pool
+            counts[*group, row.outcome] += 1
+            tokens[*group, "good"] += row.good_output_tokens
+            tokens[*group, "neutral"] += row.neutral_output_tokens
+            tokens[*group, row.waste_cause or "neutral"] += row.wasted_output_tokens
+            tokens[*group, "retried"] += row.retried_output_tokens
+        for (request_class, pool, outcome), count in counts.items():
+            self._rows.add(count, {"class": request_class, "pool": pool, "outcome": outcome})
+        for (request_class, pool, worth), count in tokens.items():
+            self._tokens.add(count, {"class": request_class, "pool": pool, "worth": worth})
+        self._duplicates.add(len(rows) - len(new))
+        self._dead_letters.add(dead_letters)
+
+    def batch_took(self, seconds: float) -> None:
+        self._batch.record(seconds)
+
+    def windows_published(self, count: int) -> None:
+        self._windows.add(count)
+
+    def observe_backlog(self, read: Callable[[], int | None]) -> None:
+        """Report how many events are stored but not acknowledged, once `read` knows."""
+
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            backlog = read()
+            return () if backlog is None else (Observation(backlog),)
+
+        self._meter.create_observable_gauge(
+            "tokenfleet.ledger.backlog",
+            callbacks=[observe],
+            description="Events in the stream that the ledger has not acknowledged.",
+        )

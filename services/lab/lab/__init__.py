@@ -1,0 +1,1 @@
+"""The lab: traces, replay through the real API, and comparisons."""
