@@ -1,6 +1,6 @@
 """FastStream for the control plane: capacity, goodput windows and plans, at most a few messages a second.
 
-The decision path does not go this way: a FastStream message costs 7 to 25 times the CPU of one on
+The decision path does not go this way: a FastStream message costs 5 to 7 times the CPU of one on
 `tokenfleet.bus` (docs/adr/0003).
 """
 

@@ -103,7 +103,8 @@ class Leases:
         else:
             value, revision = current
             if value != lease.seen:
-                lease.seen, lease.seen_changed_s = value, asked_s
+                # Counted from when it was seen, not asked for: a slow answer must not shorten the wait.
+                lease.seen, lease.seen_changed_s = value, self._clock.wall_s()
                 return
             if asked_s - lease.seen_changed_s < TAKEOVER_S:
                 return

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
+from conftest import NatsServer
 
 from tokenfleet import subjects
 from tokenfleet.bus import Bus, Delivery, Fetched
@@ -212,3 +213,17 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do():
         patch.setattr("tokenfleet.bus.connection.CONNECT_ATTEMPTS", 2)
         with pytest.raises(TokenFleetError, match="TOKENFLEET_NATS_URL"):
             await Bus.connect(settings, "lonely")
+
+
+async def test_a_stopping_process_still_answers_what_it_was_handling(bus: Bus, nats_server: NatsServer):
+    server = await Bus.connect(nats_server.settings("operator"), "server")
+
+    async def slow(note: Note) -> Note:
+        await asyncio.sleep(0.3)
+        return note
+
+    await server.serve("tf.v1.test.slow", Note, slow)
+    asked = [asyncio.create_task(bus.request("tf.v1.test.slow", Note(number), Note)) for number in range(4)]
+    await asyncio.sleep(0.1)
+    await server.drain()
+    assert await asyncio.gather(*asked) == [Note(number) for number in range(4)]

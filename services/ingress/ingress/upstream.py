@@ -1,7 +1,6 @@
 """The HTTP client that engines are called with: pooled connections, one relay loop's worth of work per chunk.
 
-Chosen by measurement over aiohttp's client: 91 us of CPU per relayed chunk instead of 111, 690 us per request
-instead of 1,163 (docs/adr/0002). It speaks only what engines need: POST with a body, answered by a length,
+Chosen by measurement over aiohttp's client, which costs a third more CPU per streamed answer (docs/adr/0002). It speaks only what engines need: POST with a body, answered by a length,
 by chunks or until the connection ends. Closing an answer closes its connection, which cancels the request
 in the engine.
 """

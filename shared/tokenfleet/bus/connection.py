@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
@@ -35,6 +36,8 @@ R = TypeVar("R")
 
 CONNECT_ATTEMPTS = 40
 RECONNECT_WAIT_S = 0.25
+DRAIN_S = 2.0
+"""How long handlers may take to finish when the process stops."""
 MESSAGE_ID = "Nats-Msg-Id"
 DAY_S = 24 * 3600.0
 
@@ -85,6 +88,7 @@ class Bus:
         self._window = PublishWindow(client)
         self._background: set[asyncio.Task[Any]] = set()
         self._handlers: set[asyncio.Task[Any]] = set()
+        self._subscriptions: set[Subscription] = set()
         self._reconnected = asyncio.Event()
         self.contract_errors = 0
         """Messages dropped because they did not decode."""
@@ -107,7 +111,6 @@ class Bus:
             "reconnected_cb": bus._on_reconnect,
             "inbox_prefix": f"_INBOX_{user}" if user else "_INBOX",
             "pending_size": 64 << 20,
-            "drain_timeout": 2,
         }
         if user:
             password = settings.nats_password
@@ -190,8 +193,14 @@ class Bus:
     async def subscribe_raw(self, subject: str, handler: RawHandler, queue: str = "") -> Unsubscribe:
         """Subscribe without decoding; flushed, so that messages published from now on arrive."""
         subscription = await self._client.subscribe(subject, queue=queue, cb=handler)
+        self._subscriptions.add(subscription)
         await self._client.flush()
-        return subscription.unsubscribe
+
+        async def unsubscribe() -> None:
+            self._subscriptions.discard(subscription)
+            await subscription.unsubscribe()
+
+        return unsubscribe
 
     async def subscribe(
         self,
@@ -313,14 +322,16 @@ class Bus:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        # Handlers answer over the connection, so it is closed last. uvloop raises RuntimeError when the
+        # transport of a lost connection is closed again.
         with contextlib.suppress(NatsError, TimeoutError, RuntimeError):
-            await self._client.drain()
-        if self._handlers:
-            await asyncio.wait(self._handlers, timeout=2.0)
-        if not self._client.is_closed:
-            # uvloop raises RuntimeError when the transport of a lost connection is closed again.
-            with contextlib.suppress(NatsError, RuntimeError):
-                await self._client.close()
+            async with asyncio.timeout(DRAIN_S):
+                await asyncio.gather(*(each.drain() for each in self._subscriptions), return_exceptions=True)
+                if self._handlers:
+                    await asyncio.wait(self._handlers)
+                await self._client.flush()
+        with contextlib.suppress(NatsError, RuntimeError):
+            await self._client.close()
 
 
 def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -1,0 +1,62 @@
+"""Every command in the README and in docs/operations.md is a command that works."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from running_stack import RunningStack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+REPOSITORY = Path(__file__).parents[2]
+DOCUMENTS = ["README.md", "docs/operations.md"]
+RUN_BY_OTHER_TESTS = ("up", "run", "demo")
+"""They stay up or take long: the stack under test is an `up`, fault tests `run`, and the demo is two replays."""
+
+
+def commands() -> list[str]:
+    """The lines of all shell blocks, without comments."""
+    found = []
+    for document in DOCUMENTS:
+        text = (REPOSITORY / document).read_text()
+        for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [line.split("  #")[0].strip() for line in lines if line.strip() and line[0] != "#"]
+    return list(dict.fromkeys(found))
+
+
+def parts(command: str, program: str) -> list[str] | None:
+    words = shlex.split(command)
+    return words[1:] if words[0] == program else None
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
+def test_make_targets_exist(command: str):
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = [word for word in shlex.split(command)[1:] if "=" not in word]
+    for target in targets:
+        assert re.search(rf"^{re.escape(target)}:", makefile, flags=re.MULTILINE), command
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("tokenfleet ")])
+def test_tokenfleet_commands_work(running_stack: RunningStack, command: str, monkeypatch: pytest.MonkeyPatch):
+    arguments = parts(command, "tokenfleet")
+    assert arguments
+    if arguments[0] in RUN_BY_OTHER_TESTS:
+        result = running_stack.command(*arguments, "--help")
+    else:
+        running_stack.wait_ready(4)
+        monkeypatch.chdir(REPOSITORY)
+        if any(word.startswith("../shared/") and not Path(word).exists() for word in arguments):
+            pytest.skip("the traces are not beside this checkout")
+        result = running_stack.command(*arguments, timeout_s=150.0)
+    assert result.returncode == 0, result.stdout + result.stderr
+    if arguments[:2] == ["policy", "set"]:
+        running_stack.command("policy", "set", "routing=predicted", "admission=true")
+
+
+def test_there_are_no_other_kinds_of_commands_that_nothing_checks():
+    known = ("make ", "tokenfleet ", "docker compose ", "curl ", "git clone ", "cd ")
+    unknown = [command for command in commands() if not command.startswith(known)]
+    assert unknown == []
