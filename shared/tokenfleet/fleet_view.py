@@ -117,7 +117,7 @@ class FleetView:
     def ready(self, pool: str, now_s: float) -> list[InstanceView]:
         """Instances of a pool that may be sent a request, by name.
 
-        Those alive and not draining; if there are none, the suspect ones. When nothing at all has been heard
+        Those alive and not draining; if there are none, the suspect ones that were heard before. When nothing at all has been heard
         for a while it is this process that is cut off, so the instances last known to be reachable remain:
         a stalled reading must not halt the fleet.
         """
@@ -125,7 +125,7 @@ class FleetView:
         graded = [(view, view.liveness(now_s)) for view in usable]
         ready = [view for view, grade in graded if grade == "alive"]
         if not ready:
-            ready = [view for view, grade in graded if grade == "suspect"]
+            ready = [view for view, grade in graded if grade == "suspect" and view.heard_s is not None]
         if not ready and self._blind(now_s):
             ready = [view for view in usable if view.unreachable_since_s is None]
         return sorted(ready, key=lambda view: view.record.instance)

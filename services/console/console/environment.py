@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from console.state import RunRecord
+from tokenfleet.running_stack import RunRecord
 
 PREFIX = "TOKENFLEET_"
 OPERATOR = "operator"

@@ -8,7 +8,8 @@ from pathlib import Path
 from console.environment import child_environment, service_variables
 from console.options import EnginePlan, StackOptions
 from console.process import ProcessSpec
-from console.state import RunRecord, StateFolder
+from console.state import StateFolder
+from tokenfleet.running_stack import RunRecord
 
 DECIDERS = ("goodput-accountant", "telemetry-collector", "fleetmind", "slomax", "tokenpilot")
 """Every service but ingress, which starts last and stops first."""

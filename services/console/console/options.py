@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
-from console.state import default_state_dir
 from tokenfleet import subjects
 from tokenfleet.engine.profile import LLAMA70B_TP4_H100, PROFILES
 from tokenfleet.errors import ConfigurationError
+from tokenfleet.running_stack import default_state_dir
 
 DEFAULT_MODEL = "llama-70b"
 DEFAULT_VERSION = "1"

@@ -9,8 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from console.environment import PREFIX, service_variables
-from console.state import StateFolder, default_state_dir
+from console.state import StateFolder
 from tokenfleet.errors import ConfigurationError, TokenFleetError
+from tokenfleet.running_stack import default_state_dir
 
 GROUP = "tokenfleet.services"
 

@@ -25,11 +25,11 @@ from console.operator import add_key, operator_bus
 from console.options import StackOptions, node_names, plan_engines
 from console.preflight import check_port, check_postgres, external, external_logins, free_port
 from console.process import ManagedProcess, Report, log_end
-from console.state import ProcessRecord, RunRecord, StateFolder
+from console.state import StateFolder
 from console.supervisor import Supervisor
 from tokenfleet.contracts.policy import Tenant
 from tokenfleet.errors import UnavailableError
-from tokenfleet.settings import Settings
+from tokenfleet.running_stack import ProcessRecord, RunRecord
 
 DEFAULT_TENANT = "default"
 HEALTH_POLL_S = 0.25
@@ -195,7 +195,7 @@ class Stack:
         )
 
     async def _register_key(self) -> None:
-        async with operator_bus(client_settings(self.record)) as bus:
+        async with operator_bus(self.record.client_settings()) as bus:
             await add_key(bus, Tenant(tenant=DEFAULT_TENANT), self.api_key)
 
     async def _start_fleet(self, port: int) -> None:
@@ -263,9 +263,3 @@ class Stack:
 def _url(host: str, port: int) -> str:
     """Where clients on this machine reach the API."""
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"  # noqa: S104
-
-
-def client_settings(record: RunRecord) -> Settings:
-    """Settings of a client of a running stack."""
-    values = {name.removeprefix(PREFIX).lower(): value for name, value in record.environment.items()}
-    return Settings(**values)  # pyright: ignore[reportArgumentType]

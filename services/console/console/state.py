@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from tokenfleet.errors import ConfigurationError, UnavailableError
-
-DEFAULT_STATE_DIR = ".tokenfleet"
+from tokenfleet.errors import ConfigurationError
+from tokenfleet.running_stack import RUN_FILE, RunRecord, read_run_record, running_record
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,30 +27,6 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     nats_passwords: dict[str, str]
 
 
-class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the running stack."""
-
-    name: str
-    pid: int | None
-    """None while it is down, waiting to be restarted."""
-    restarts: int
-    log: str
-
-
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A running stack."""
-
-    pid: int
-    api_url: str
-    time_scale: float
-    environment: dict[str, str]
-    """TOKENFLEET_* variables of a client of the stack, which is the operator on NATS."""
-    nats_logins: dict[str, tuple[str, str]]
-    """User name and password of each service; empty when the NATS server asks for none."""
-    postgres_dsn: str
-    processes: tuple[ProcessRecord, ...] = ()
-
-
 class StateFolder:
     """The files of one stack. Paths are absolute, since services may run elsewhere."""
 
@@ -59,7 +34,7 @@ class StateFolder:
         self.root = root.resolve()
         self.logs = self.root / "logs"
         self.engines = self.root / "engines"
-        self._run_file = self.root / "run.json"
+        self._run_file = self.root / RUN_FILE
         self._lock_file = self.root / "lock"
         self._lock: int | None = None
 
@@ -129,16 +104,8 @@ class StateFolder:
         self._run_file.unlink(missing_ok=True)
 
     def read_run(self) -> RunRecord | None:
-        """The running stack, or None when none runs (whatever a killed one left behind)."""
-        try:
-            record = msgspec.json.decode(self._run_file.read_bytes(), type=RunRecord)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ConfigurationError(
-                f"{self._run_file} cannot be read ({error}); if no stack runs, delete it."
-            ) from error
-        return record if _alive(record.pid) else None
+        """The running stack, or None when none runs."""
+        return read_run_record(self.root)
 
     def running(self) -> RunRecord:
         """The running stack.
@@ -146,27 +113,7 @@ class StateFolder:
         Raises:
             UnavailableError: none runs.
         """
-        record = self.read_run()
-        if record is None:
-            raise UnavailableError(
-                f"No stack runs from {self.root}. Start one with `tokenfleet up`, or name its folder with --state-dir."
-            )
-        return record
-
-
-def default_state_dir() -> Path:
-    """TOKENFLEET_STATE_DIR, or .tokenfleet in the current folder."""
-    return Path(os.environ.get("TOKENFLEET_STATE_DIR", DEFAULT_STATE_DIR))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return running_record(self.root)
 
 
 def _write_private(path: Path, data: bytes) -> None:

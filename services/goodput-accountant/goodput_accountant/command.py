@@ -16,7 +16,7 @@ from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.ledger import Report, ReportRequest, Summary
 from tokenfleet.errors import TokenFleetError
-from tokenfleet.settings import Settings, load
+from tokenfleet.running_stack import operator_settings
 
 UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 REPORT_TIMEOUT_S = 30.0
@@ -96,7 +96,7 @@ def report(
 
 
 async def _ask(request: ReportRequest) -> Report:
-    settings = load(Settings)
+    settings = operator_settings()
     bus = await Bus.connect(settings, "ledger")
     try:
         return await bus.request(

@@ -3,7 +3,7 @@
 import pytest
 
 from console.environment import child_environment, service_variables
-from console.state import RunRecord
+from tokenfleet.running_stack import RunRecord
 
 RECORD = RunRecord(
     pid=1,

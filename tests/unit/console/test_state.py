@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from console.state import RunRecord, StateFolder
+from console.state import StateFolder
 from tokenfleet.errors import ConfigurationError, UnavailableError
+from tokenfleet.running_stack import RunRecord
 
 USERS = ("ingress", "operator")
 

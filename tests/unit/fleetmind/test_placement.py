@@ -5,13 +5,15 @@ from collections import Counter
 from fleets import request
 
 from fleetmind.policy.placement import NoPlace, Placement, SiteView, place
-from tokenfleet.contracts.control import Capacity, InstanceCapacity
+from tokenfleet.contracts.control import Capacity, InstanceCapacity, Liveness
 from tokenfleet.contracts.policy import Tenant
 
 TENANT = Tenant(tenant="t")
 
 
-def capacity(site: str, version: str = "v1", ready: int = 1, instances: int = 1) -> Capacity:
+def capacity(
+    site: str, version: str = "v1", ready: int = 1, instances: int = 1, liveness: Liveness = "dead"
+) -> Capacity:
     return Capacity(
         time_ns=1,
         site=site,
@@ -19,7 +21,7 @@ def capacity(site: str, version: str = "v1", ready: int = 1, instances: int = 1)
         model="llama-70b",
         version=version,
         instances=[
-            InstanceCapacity(instance=f"{site}-{index}", liveness="alive", age_s=0.0)
+            InstanceCapacity(instance=f"{site}-{index}", liveness="alive" if ready else liveness, age_s=0.0)
             for index in range(instances)
         ],
         ready=ready,
@@ -93,3 +95,8 @@ def test_a_pool_that_lost_its_last_instance_is_gone():
     view.apply(capacity("local", ready=0, instances=0), 1.0)
     choice = place(request(), "r1", TENANT, view, 1.0)
     assert isinstance(choice, NoPlace) and choice.status == 404
+
+
+def test_an_instance_that_is_only_doubted_is_left_to_its_sites_own_deciders():
+    view = sites(capacity("local", ready=0, liveness="suspect"))
+    assert place(request(), "r1", TENANT, view, 0.0) == Placement("local", "llama-70b@v1", "local_doubted")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lab.errors import ReplayError
 from lab.replay.stack import running_stack
+from tokenfleet.errors import ConfigurationError
 
 UNUSED_PID = 2**22 + 1
 """Above the kernel's largest process id."""
@@ -27,6 +27,8 @@ def write_run(folder: Path, **changes: Any) -> None:
             "TOKENFLEET_NATS_PASSWORD": "secret",
             "TOKENFLEET_OF_A_LATER_VERSION": "1",
         },
+        "nats_logins": {},
+        "postgres_dsn": "postgresql:///tokenfleet",
         "processes": [],
     }
     (folder / "run.json").write_text(json.dumps(record | changes))
@@ -57,5 +59,5 @@ def test_without_a_record_or_with_that_of_a_dead_process_none_runs(tmp_path):
 def test_a_record_that_cannot_be_read_is_told(tmp_path):
     write_run(tmp_path)
     (tmp_path / "run.json").write_text('{"pid": ')
-    with pytest.raises(ReplayError, match=r"run\.json"):
+    with pytest.raises(ConfigurationError, match=r"run\.json"):
         running_stack(tmp_path)

@@ -78,3 +78,13 @@ def test_pools_appear_and_vanish_with_their_instances():
     fleet_view.apply_record("x", None, 1.0)
     assert fleet_view.pools_of_model("llama-70b") == ["llama-70b@v1"]
     assert fleet_view.models() == ["llama-70b"]
+
+
+def test_an_instance_that_was_never_heard_of_is_not_ready_yet():
+    fleet_view = FleetView()
+    fleet_view.apply_record("a", record("a"), 0.0)
+    fleet_view.apply_record("b", record("b", model="other"), 0.0)
+    fleet_view.apply_state(state("b"), 0.1)
+    assert names(fleet_view, 0.1) == []
+    fleet_view.apply_state(state("a"), 0.2)
+    assert names(fleet_view, 0.2) == ["a"]

@@ -9,11 +9,8 @@ import click
 import structlog
 
 from console.operator import operator_bus
-from console.preflight import external
-from console.stack import client_settings
-from console.state import StateFolder, default_state_dir
 from tokenfleet.bus import Bus
-from tokenfleet.settings import Settings, load
+from tokenfleet.running_stack import default_state_dir, operator_settings
 
 state_dir_option = click.option(
     "--state-dir",
@@ -37,9 +34,5 @@ async def connected(state_dir: Path) -> AsyncIterator[Bus]:
         UnavailableError: no stack runs there, or NATS cannot be reached.
     """
     quiet_logs()
-    if external("NATS_URL"):
-        settings = load(Settings)
-    else:
-        settings = client_settings(StateFolder(state_dir).running())
-    async with operator_bus(settings) as bus:
+    async with operator_bus(operator_settings(state_dir)) as bus:
         yield bus

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from console.commands.common import state_dir_option
 from console.health import read_health
-from console.state import RunRecord, StateFolder
+from console.state import StateFolder
+from tokenfleet.running_stack import RunRecord
 
 TIMEOUT_S = 3.0
 

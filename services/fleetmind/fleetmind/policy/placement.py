@@ -79,19 +79,27 @@ def place(
     if not permitted:
         wanted = request.model + (f"@{request.version}" if request.version else "")
         return NoPlace(404, "model_not_found", f"No site this tenant may use serves {wanted}.")
-    ready = [
+    local = [capacity for capacity, _ in permitted if capacity.site == request.entry_site]
+    remote = [
         capacity
         for capacity, heard_s in permitted
-        if capacity.ready and (capacity.site == request.entry_site or now_s - heard_s < STALE_AFTER_S)
+        if capacity.site != request.entry_site and now_s - heard_s < STALE_AFTER_S
     ]
-    local = [capacity for capacity in ready if capacity.site == request.entry_site]
-    if local:
-        return _share_out(local, request_id, "local")
-    if ready:
-        return _share_out(ready, request_id, "no_local_instance_ready")
+    for pools, reason in ((local, "local"), (remote, "no_local_instance_ready")):
+        ready = [capacity for capacity in pools if capacity.ready]
+        if ready:
+            return _share_out(ready, request_id, reason)
+    doubted = [capacity for capacity in local if _may_be_alive(capacity)]
+    if doubted:
+        # Silence is not death: the site's own deciders, who hear more, judge it.
+        return Placement(request.entry_site, min(capacity.pool for capacity in doubted), "local_doubted")
     return NoPlace(
         503, "no_ready_instance", f"No instance of {request.model} is ready at any permitted site."
     )
+
+
+def _may_be_alive(capacity: Capacity) -> bool:
+    return any(entry.liveness == "suspect" and not entry.draining for entry in capacity.instances)
 
 
 def _may_use(tenant: Tenant | None, request: RequestSpec, capacity: Capacity) -> bool:
