@@ -20,7 +20,8 @@ $(UV):
 $(STAMP): requirements.lock pyproject.toml shared/pyproject.toml $(wildcard services/*/pyproject.toml) | $(UV)
 	@echo "Installing TokenFleet into .venv ..."
 	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
-	@VIRTUAL_ENV=.venv $(UV) pip install --quiet --require-hashes -r requirements.lock
+	@export VIRTUAL_ENV=.venv; install="$(UV) pip install --quiet --require-hashes -r requirements.lock"; \
+	  $$install || { echo "Trying again with the certificates this system trusts ..."; UV_SYSTEM_CERTS=1 $$install; }
 	@VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --no-build-isolation $(foreach m,$(MEMBERS),-e ./$(m))
 	@touch $@
 
