@@ -4,7 +4,7 @@ from fleetmind.policy.placement import NoPlace, Placement, SiteView, place
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
 from tokenfleet.contracts.control import Capacity, Plan
-from tokenfleet.contracts.requests import Placed, Refused, Submitted, event_id
+from tokenfleet.contracts.requests import Placed, Refused, Submitted, next_event
 from tokenfleet.live import LiveTenants
 from tokenfleet.service import Service, run_service
 from tokenfleet.settings import Settings
@@ -58,25 +58,22 @@ class FleetMind:
                 await self._bus.publish(subject, self._refused(event, choice), headers=headers)
 
     def _placed(self, event: Submitted, choice: Placement) -> Placed:
-        return Placed(
-            event_id=event_id(event.request_id, event.attempt, "placed"),
-            request_id=event.request_id,
-            attempt=event.attempt,
-            tenant=event.tenant,
-            pool=choice.pool,
+        return next_event(
+            Placed,
+            "placed",
+            event,
             site=choice.site,
+            pool=choice.pool,
             time_ns=self._clock.unix_ns(),
             request=event.request,
             reason=choice.reason,
         )
 
     def _refused(self, event: Submitted, choice: NoPlace) -> Refused:
-        return Refused(
-            event_id=event_id(event.request_id, event.attempt, "refused"),
-            request_id=event.request_id,
-            attempt=event.attempt,
-            tenant=event.tenant,
-            pool=event.pool,
+        return next_event(
+            Refused,
+            "refused",
+            event,
             site=self._site,
             time_ns=self._clock.unix_ns(),
             status=choice.status,

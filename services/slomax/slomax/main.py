@@ -1,11 +1,11 @@
 """SLOMax: decides whether a placed request runs, one deciding replica per pool."""
 
-from slomax.policy.admission import Admit, Refuse, decide
+from slomax.policy.admission import Admit, Decision, decide
 from slomax.policy.classify import classify, objective_for
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
 from tokenfleet.contracts.fleet import InstanceRecord
-from tokenfleet.contracts.requests import Admitted, Objective, Placed, Refused, event_id
+from tokenfleet.contracts.requests import Admitted, Objective, Placed, Refused, next_event
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
 from tokenfleet.live import LivePolicy, watch_fleet
@@ -85,63 +85,56 @@ class SloMax:
             subject = subjects.request(self._site, event.pool, name, event.request.ingress)
             await self._bus.publish(subject, answer, headers=headers)
 
+    def _judge(self, event: Placed, objective: Objective) -> Decision:
+        policy = self._policy.current
+        if event.attempt > 1:
+            # It was admitted once already: refusing the retry now would break that promise.
+            return Admit(None, "retry")
+        if not policy.admission:
+            return Admit(None, "admission_off")
+        return decide(
+            event.request,
+            objective,
+            self._fleet.ready(event.pool, self._clock.wall_s()),
+            self._load,
+            self._clock.now_s(),
+            wait_share_of_slack=policy.wait_share_of_slack,
+        )
+
+    def _count(self, request_class: str, decision: Decision) -> None:
+        attributes = {
+            "tokenfleet.class": request_class,
+            "tokenfleet.decision": "admitted" if isinstance(decision, Admit) else "refused",
+            "tokenfleet.reason": decision.reason,
+        }
+        self._decisions.add(1, attributes)
+
     def _decide(self, event: Placed) -> Admitted | Refused:
-        policy, request = self._policy.current, event.request
-        request_class, class_reason = classify(request, policy)
-        objective = objective_for(request_class, request, policy)
-        if policy.admission and event.attempt == 1:
-            decision = decide(
-                request,
-                objective,
-                self._fleet.ready(event.pool, self._clock.wall_s()),
-                self._load,
-                self._clock.now_s(),
-                wait_share_of_slack=policy.wait_share_of_slack,
-            )
-        else:
-            # A retry was admitted once already: refusing it now would break that promise.
-            decision = Admit(None, "retry" if event.attempt > 1 else "admission_off")
-        outcome = "admitted" if isinstance(decision, Admit) else "refused"
-        self._decisions.add(
-            1,
-            {
-                "tokenfleet.class": request_class,
-                "tokenfleet.decision": outcome,
-                "tokenfleet.reason": decision.reason,
-            },
-        )
+        request = event.request
+        request_class, class_reason = classify(request, self._policy.current)
+        objective = objective_for(request_class, request, self._policy.current)
+        decision = self._judge(event, objective)
+        self._count(request_class, decision)
         if isinstance(decision, Admit):
-            return self._admitted(event, request_class, objective, decision, class_reason)
-        return self._refused(event, request_class, objective, decision)
-
-    def _admitted(
-        self, event: Placed, request_class: str, objective: Objective, decision: Admit, class_reason: str
-    ) -> Admitted:
-        return Admitted(
-            event_id=event_id(event.request_id, event.attempt, "admitted"),
-            request_id=event.request_id,
-            attempt=event.attempt,
-            tenant=event.tenant,
-            request_class=request_class,
-            pool=event.pool,
+            return next_event(
+                Admitted,
+                "admitted",
+                event,
+                site=self._site,
+                time_ns=self._clock.unix_ns(),
+                request_class=request_class,
+                request=request,
+                objective=objective,
+                reason=f"{decision.reason}; class by {class_reason}",
+                predicted_ttft_s=decision.predicted_ttft_s,
+            )
+        return next_event(
+            Refused,
+            "refused",
+            event,
             site=self._site,
             time_ns=self._clock.unix_ns(),
-            request=event.request,
-            objective=objective,
-            reason=f"{decision.reason}; class by {class_reason}",
-            predicted_ttft_s=decision.predicted_ttft_s,
-        )
-
-    def _refused(self, event: Placed, request_class: str, objective: Objective, decision: Refuse) -> Refused:
-        return Refused(
-            event_id=event_id(event.request_id, event.attempt, "refused"),
-            request_id=event.request_id,
-            attempt=event.attempt,
-            tenant=event.tenant,
             request_class=request_class,
-            pool=event.pool,
-            site=self._site,
-            time_ns=self._clock.unix_ns(),
             status=decision.status,
             reason=decision.reason,
             message=decision.message,

@@ -8,7 +8,7 @@ from tokenfleet import subjects
 from tokenfleet.blocks import unpack
 from tokenfleet.bus import Delivery
 from tokenfleet.contracts.fleet import InstanceRecord
-from tokenfleet.contracts.requests import Admitted, Refused, Routed, event_id
+from tokenfleet.contracts.requests import Admitted, Refused, Routed, next_event
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
 from tokenfleet.live import LivePolicy, watch_fleet
@@ -144,17 +144,15 @@ class TokenPilot:
         self._index.store(record.instance, blocks)
 
     def _routed(self, event: Admitted, choice: Choice) -> Routed:
-        return Routed(
-            event_id=event_id(event.request_id, event.attempt, "routed"),
-            request_id=event.request_id,
-            attempt=event.attempt,
-            tenant=event.tenant,
-            request_class=event.request_class,
-            pool=event.pool,
+        record = choice.instance.record
+        return next_event(
+            Routed,
+            "routed",
+            event,
             site=self._site,
             time_ns=self._clock.unix_ns(),
-            instance=choice.instance.record.instance,
-            generation=choice.instance.record.generation,
+            instance=record.instance,
+            generation=record.generation,
             input_tokens=event.request.input_tokens,
             reused_tokens=choice.reused_tokens,
             predicted_ttft_s=choice.predicted_ttft_s,
@@ -164,13 +162,10 @@ class TokenPilot:
         )
 
     def _refusal(self, event: Admitted) -> Refused:
-        return Refused(
-            event_id=event_id(event.request_id, event.attempt, "refused"),
-            request_id=event.request_id,
-            attempt=event.attempt,
-            tenant=event.tenant,
-            request_class=event.request_class,
-            pool=event.pool,
+        return next_event(
+            Refused,
+            "refused",
+            event,
             site=self._site,
             time_ns=self._clock.unix_ns(),
             status=503,

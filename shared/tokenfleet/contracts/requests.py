@@ -4,7 +4,7 @@ Ingress owns a request, so it alone publishes the outcome (`Ended`), exactly one
 the ledger needs. `Refused` is a decider's answer to an ingress; `rejected` is the outcome that follows.
 """
 
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -187,6 +187,34 @@ EVENT_TYPES: dict[str, type[Event]] = {
 def event_id(request_id: str, attempt: int, event: str) -> str:
     """Deterministic, so that publishing the same fact twice is recognised everywhere as one fact."""
     return f"{request_id}.{attempt}.{event}"
+
+
+EventT = TypeVar("EventT", bound=Event)
+
+
+def next_event(
+    kind: type[EventT],
+    name: str,
+    after: Event,
+    *,
+    site: str,
+    time_ns: int,
+    pool: str | None = None,
+    request_class: str | None = None,
+    **fields: Any,
+) -> EventT:
+    """The fact `name` that follows another of the same request and attempt; `fields` are the kind's own."""
+    return kind(
+        event_id=event_id(after.request_id, after.attempt, name),
+        request_id=after.request_id,
+        attempt=after.attempt,
+        tenant=after.tenant,
+        pool=pool or after.pool,
+        site=site,
+        time_ns=time_ns,
+        request_class=request_class or after.request_class,
+        **fields,
+    )
 
 
 def terminal_event_id(request_id: str) -> str:
