@@ -14,6 +14,8 @@ async def _row(dsn: str, client_request_id: str) -> dict[str, Any] | None:
             "SELECT * FROM ledger WHERE client_request_id = $1", client_request_id
         )
         return dict(row) if row else None
+    except asyncpg.UndefinedTableError:  # the accountant is still starting
+        return None
     finally:
         await connection.close()
 
