@@ -6,7 +6,7 @@ UV := .tools/bin/uv
 MEMBERS := shared $(sort $(dir $(wildcard services/*/pyproject.toml)))
 STAMP := .venv/.installed
 
-.PHONY: help setup demo up test test-all lint format types lock docs bench clean
+.PHONY: help setup demo up test test-all lint format types lock docs bench dynamo clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ format: $(STAMP)  ## Format and fix what can be fixed
 
 bench: $(STAMP)  ## Benchmarks: comparisons made in one run
 	@$(BIN)/pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,ops
+
+dynamo: $(STAMP)  ## Install NVIDIA Dynamo's replay beside the product (for `tokenfleet lab trust dynamo`)
+	@$(BIN)/tokenfleet lab trust dynamo --install
 
 docs: $(STAMP)  ## Regenerate the documents made from code (AsyncAPI, JSON Schema)
 	@$(BIN)/tokenfleet contracts --write docs/contracts

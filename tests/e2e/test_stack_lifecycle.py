@@ -46,11 +46,13 @@ def start(state_dir: Path) -> RunningStack:
 def test_ctrl_c_leaves_no_process_and_the_next_start_finds_its_data_and_its_key(tmp_path: Path):
     state_dir = tmp_path / "state"
     stack = start(state_dir)
-    key = stack.api_key
-    complete(stack, "before")
-    until(lambda: row_of(stack, "before"))
-    assert processes_of(state_dir)
-    stack.stop()
+    try:
+        key = stack.api_key
+        complete(stack, "before")
+        until(lambda: row_of(stack, "before"))
+        assert processes_of(state_dir)
+    finally:
+        stack.stop()
     assert stack.process.returncode == 0
     assert processes_of(state_dir) == []
 

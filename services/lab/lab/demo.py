@@ -1,7 +1,5 @@
 """`tokenfleet demo`: the same trace through the same fleet twice, under TokenFleet and under round robin."""
 
-from pathlib import Path
-
 import click
 import uvloop
 from rich.console import Console
@@ -10,12 +8,13 @@ from lab.replay.command import replay_with_progress
 from lab.replay.options import ReplayOptions
 from lab.replay.own_stack import own_stack
 from lab.replay.report import compare
+from lab.scenarios.load import find_trace
 from lab.traces.load import GENERATED, open_trace
 from lab.traces.model import Trace
 from tokenfleet.contracts.ledger import Report, Summary
 from tokenfleet.contracts.policy import Routing
 
-SHARED_TRACE = Path("../shared/traces/mooncake_conversation_trace.jsonl")
+CONVERSATION_TRACE = "mooncake_conversation_trace.jsonl"
 ENGINES = 8
 OURS = "TokenFleet"
 BASELINE = "round robin"
@@ -24,7 +23,9 @@ RUNS: tuple[tuple[str, Routing], ...] = ((OURS, "predicted"), (BASELINE, "round_
 
 @click.command()
 @click.option(
-    "--trace", "trace_name", help=f"A trace file. Default: {SHARED_TRACE} if it is there, else generated."
+    "--trace",
+    "trace_name",
+    help=f"A trace file. Default: {CONVERSATION_TRACE} if it is found, else generated.",
 )
 @click.option("--requests", type=click.IntRange(min=1), default=400, show_default=True)
 @click.option(
@@ -33,7 +34,7 @@ RUNS: tuple[tuple[str, Routing], ...] = ((OURS, "predicted"), (BASELINE, "round_
 @click.option("--time-scale", default=5.0, show_default=True, help="Emulated engines run X times faster.")
 def demo(trace_name: str | None, requests: int, speed: float, time_scale: float) -> None:
     """Show what TokenFleet does for a fleet of eight emulated engines, next to round robin."""
-    name = trace_name or (str(SHARED_TRACE) if SHARED_TRACE.exists() else GENERATED)
+    name = trace_name or find_trace(CONVERSATION_TRACE, GENERATED)
     trace = open_trace(name, requests)
     click.echo(
         f"{len(trace.requests)} requests of {trace.source} at {speed:g}x its pace, over {ENGINES} emulated "

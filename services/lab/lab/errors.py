@@ -15,3 +15,11 @@ class TraceError(TokenFleetError):
 
 class ReplayError(TokenFleetError):
     """A replay could not start, or ended without every request accounted for."""
+
+
+class TrustError(TokenFleetError):
+    """A comparison of the simulator with something else could not be made."""
+
+
+class ScenarioError(TokenFleetError):
+    """A scenario cannot be used; the message names its file and what is wrong."""

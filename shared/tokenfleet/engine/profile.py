@@ -6,9 +6,13 @@ decoding request reads its KV cache, and prefill is bound by arithmetic, linear 
 over what stands before them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tokenfleet.contracts.fleet import EngineProfile
+
+IterationTiming = Callable[[int, float, Iterable[tuple[int, int]]], float]
+"""Another engine's own form: seconds of one iteration from what `iteration_s` takes after the profile. Its
+decode steps must not become shorter as their context grows."""
 
 LLAMA70B_TP4_H100 = EngineProfile(
     name="llama70b-tp4-h100",

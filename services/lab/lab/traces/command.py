@@ -1,4 +1,4 @@
-"""`tokenfleet trace`: what is in a trace file."""
+"""`tokenfleet trace`: what is in a trace."""
 
 from typing import BinaryIO
 
@@ -7,21 +7,44 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from lab.traces.load import GENERATED, open_trace
+from lab.traces.generated_name import GENERATED
+from lab.traces.load import open_trace
 from lab.traces.model import Trace
 from lab.traces.summary import PERCENTS, TraceSummary, summarise
+
+SHOWN_TENANTS = 5
 
 
 @click.command()
 @click.argument("trace", default=GENERATED)
 @click.option("--requests", type=click.IntRange(min=1), help="Look at the first N requests only.")
-@click.option("--seed", default=0, show_default=True, help="For the generator and for spreading buckets.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="For the generator and for spreading buckets.",
+)
 @click.option("--json", "json_file", type=click.File("wb", lazy=False), help="Also write JSON to a file.")
 def trace(trace: str, requests: int | None, seed: int, json_file: BinaryIO | None) -> None:
-    """Summarise TRACE: Mooncake JSON Lines, Azure CSV, or `generated` for the built-in generator."""
+    """Summarise TRACE.
+
+    It is a file (JSON Lines of Mooncake or Qwen-Bailian, CSV of Azure or BurstGPT), or a name of the built-in
+    generator, to be quoted in a shell:
+
+    \b
+      generated
+      'generated:agent?requests=1000&seed=3'
+      'generated:chat=3,long_context=1,batch=2?rate=5&tenants=20'
+    """
     opened = open_trace(trace, requests, seed)
     summary = summarise(opened)
-    Console().print(summary_table(opened, summary))
+    console = Console()
+    console.print(summary_table(opened, summary))
+    if summary.tasks:
+        console.print(task_table(summary))
+    for line in groups(summary):
+        click.echo(f"  {line}")
     for assumption in opened.assumptions:
         click.echo(f"  assumed: {assumption}")
     if json_file:
@@ -43,3 +66,40 @@ def summary_table(trace: Trace, summary: TraceSummary) -> Table:
             name, f"{lengths.mean:,.0f}", *(f"{lengths.percentiles[percent]:,.0f}" for percent in PERCENTS)
         )
     return table
+
+
+def task_table(summary: TraceSummary) -> Table:
+    """A row for each task type."""
+    table = Table("task")
+    for heading in ("requests", "share", "mean input", "mean output", "with a deadline"):
+        table.add_column(heading, justify="right")
+    for task, figures in summary.tasks.items():
+        table.add_row(
+            task,
+            f"{figures.requests:,}",
+            f"{figures.requests / summary.requests:.1%}",
+            f"{figures.mean_input_tokens:,.0f}",
+            f"{figures.mean_output_tokens:,.0f}",
+            f"{figures.with_deadline:,}",
+        )
+    return table
+
+
+def groups(summary: TraceSummary) -> list[str]:
+    """What the trace tells of sessions and tenants, in words."""
+    lines: list[str] = []
+    if summary.sessions:
+        lines.append(
+            f"{summary.sessions:,} sessions of {summary.requests / summary.sessions:.2f} requests on average, "
+            f"at most {summary.longest_session_requests:,}"
+        )
+    if summary.tenants:
+        largest = list(summary.tenants.items())[:SHOWN_TENANTS]
+        shares = ", ".join(f"{tenant} {count / summary.requests:.1%}" for tenant, count in largest)
+        more = (
+            f" and {len(summary.tenants) - SHOWN_TENANTS} more"
+            if len(summary.tenants) > SHOWN_TENANTS
+            else ""
+        )
+        lines.append(f"{len(summary.tenants):,} tenants: {shares}{more}")
+    return lines

@@ -1,135 +1,141 @@
-"""A synthetic trace with the shape of Mooncake's conversation trace, for machines that lack the file.
+"""Synthetic traces with the shape of real ones, for machines that lack the files and for any size.
 
-Every length is drawn from the trace's measured quantiles, so lengths fit whatever the sessions are. Some
-requests continue a session: of the open sessions the one whose last prompt is closest below the drawn length
-is taken, and the new prompt starts with that session's full blocks. All prompts share one first block, as
-the original's do (its system prompt).
+All columns are drawn at once and a request is made when it is looked at, so a million take seconds and a few
+hundred megabytes.
 """
 
-from bisect import bisect_right, insort
-from collections.abc import Sequence
-from heapq import heappop, heappush
-from itertools import count
-from statistics import NormalDist
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
-from lab.traces.model import TRACE_BLOCK_TOKENS, Trace, TraceRequest, blocks_in
+from lab.errors import TraceError
+from lab.traces.columns import Labels, RequestColumns, RunBlockIds
+from lab.traces.kinds import CHAT, KINDS, Kind
+from lab.traces.model import Trace
+from lab.traces.sessions import Drawn, draw_sessions
 
 FORMAT = "generated"
+DEFAULT_TENANTS = 8
+MAX_REQUESTS = 10_000_000
+MAX_TENANTS = 10_000
+RATES_PER_S = (1e-4, 1e5)
 
-RATE_PER_S = 3.4
-INPUT_QUANTILES = (
-    (0.0, 891),
-    (0.1, 964),
-    (0.25, 2_306),
-    (0.5, 6_909),
-    (0.75, 15_367),
-    (0.9, 27_367),
-    (0.95, 39_550),
-    (0.99, 85_399),
-    (1.0, 126_195),
-)
-OUTPUT_QUANTILES = (
-    (0.0, 1),
-    (0.05, 10),
-    (0.1, 24),
-    (0.25, 156),
-    (0.5, 350),
-    (0.75, 472),
-    (0.9, 597),
-    (0.95, 698),
-    (0.99, 1_115),
-    (1.0, 2_000),
-)
-CONTINUE_SHARE = 0.357
-"""Share of requests that continue a session where one fits; set so that 37.4 % of the input is reusable."""
-
-ANSWER_CORRELATION = 0.65
-"""Between the lengths of successive answers of a session, as measured on the conversation trace."""
-
-THINK_MEDIAN_S = 123.0
-THINK_SIGMA = 0.95
-"""From one request of a session to its next: lognormal through the measured p10 and p90 (42 and 483 s)."""
-
-PATIENCE_S = 900.0
-"""How long a session that may continue waits for its next prompt before it is closed."""
-
-_NORMAL = NormalDist()
+CHAT_ONLY: Mapping[str, float] = {CHAT.name: 1.0}
 
 
-class _Session(NamedTuple):
-    """Ordered by the length of its last prompt, then by age."""
+def generate(
+    requests: int,
+    seed: int = 0,
+    mix: Mapping[str, float] = CHAT_ONLY,
+    *,
+    rate_per_s: float | None = None,
+    tenants: int = DEFAULT_TENANTS,
+) -> Trace:
+    """A trace of that many requests; equal arguments give equal traces.
 
-    input_tokens: int
-    number: int
-    block_ids: tuple[int, ...]
-    """Full blocks of the last prompt."""
-    answer_score: float
-    """Where the last answer lies in the normal distribution behind the output lengths."""
-    closes_s: float
+    `mix` weighs the kinds of `lab.traces.kinds` by their numbers of requests. The rate is by default the mean
+    of the kinds' own, so weighted. Tenants have sessions of all kinds; tenant `i` has 1/i as many as the first.
 
-
-def generate(requests: int, seed: int = 0) -> Trace:
-    """A trace of that many requests; equal arguments give equal traces."""
-    random = np.random.default_rng(seed)
-    arrivals = np.cumsum(random.exponential(1 / RATE_PER_S, requests))
-    arrivals -= arrivals[0] if requests else 0.0
-    lengths = [_quantile(INPUT_QUANTILES, share) for share in random.random(requests)]
-    continues = random.random(requests) < CONTINUE_SHARE
-    thinks = random.lognormal(np.log(THINK_MEDIAN_S), THINK_SIGMA, requests)
-    scores = random.standard_normal(requests)
-
-    fresh_ids = count(1)
-    waiting: list[tuple[float, _Session]] = []
-    open_sessions: list[_Session] = []
-    made: list[TraceRequest] = []
-    for number in range(requests):
-        arrival_s, input_tokens, score = float(arrivals[number]), lengths[number], float(scores[number])
-        while waiting and waiting[0][0] <= arrival_s:
-            insort(open_sessions, heappop(waiting)[1])
-        session = _take(open_sessions, input_tokens, arrival_s) if continues[number] else None
-        inherited = session.block_ids if session else (0,)
-        if session:
-            score = ANSWER_CORRELATION * session.answer_score + (1 - ANSWER_CORRELATION**2) ** 0.5 * score
-        fresh = blocks_in(input_tokens) - len(inherited)
-        block_ids = inherited + tuple(next(fresh_ids) for _ in range(fresh))
-        made.append(
-            TraceRequest(
-                arrival_s=arrival_s,
-                input_tokens=input_tokens,
-                output_tokens=_quantile(OUTPUT_QUANTILES, _NORMAL.cdf(score)),
-                block_ids=block_ids,
-            )
-        )
-        ready_s = arrival_s + float(thinks[number])
-        full_blocks = block_ids[: input_tokens // TRACE_BLOCK_TOKENS]
-        heappush(waiting, (ready_s, _Session(input_tokens, number, full_blocks, score, ready_s + PATIENCE_S)))
+    Raises:
+        TraceError: an argument is out of range or a kind is unknown.
+    """
+    shares = _shares(mix)
+    _check("requests", requests, 1, MAX_REQUESTS)
+    _check("tenants", tenants, 1, MAX_TENANTS)
+    rate = rate_per_s if rate_per_s is not None else sum(kind.rate_per_s * share for kind, share in shares)
+    _check("rate", rate, *RATES_PER_S)
+    kinds = "+".join(kind.name for kind, _ in shares)
     return Trace(
-        source=f"built-in generator (seed {seed})",
+        source=f"generated {kinds} (seed {seed})",
         format=FORMAT,
-        requests=tuple(made),
+        requests=_draw(requests, shares, rate, tenants, seed),
         assumptions=(
-            "synthetic: lengths, rate and reusable share fitted to Mooncake's conversation trace",
-            "Poisson arrivals; each session's next prompt continues its last one",
+            *(f"synthetic {kind.fit}" for kind, _ in shares),
+            "sessions begin at random times, and what would come after the end comes after the beginning",
+            "tenants are drawn for each session, the first most often",
         ),
     )
 
 
-def _take(sessions: list[_Session], input_tokens: int, now_s: float) -> _Session | None:
-    """Remove and return the open session whose last prompt is the longest below this length."""
-    position = bisect_right(sessions, (input_tokens,))
-    while position > 0:
-        position -= 1
-        session = sessions.pop(position)
-        if session.closes_s > now_s:
-            return session
-    return None
+def _shares(mix: Mapping[str, float]) -> list[tuple[Kind, float]]:
+    unknown = [name for name in mix if name not in KINDS]
+    if unknown or not mix:
+        raise TraceError(
+            FORMAT, f"no kind {', '.join(map(repr, unknown)) or 'given'}: there are {', '.join(KINDS)}"
+        )
+    for name, weight in mix.items():
+        _check(f"weight of {name}", weight, 1e-6, 1e6)
+    total = sum(mix.values())
+    return [(KINDS[name], weight / total) for name, weight in mix.items()]
 
 
-def _quantile(knots: Sequence[tuple[float, int]], share: float) -> int:
-    """The length at a share of the distribution, interpolated between the knots on a logarithmic scale."""
-    shares = [knot for knot, _ in knots]
-    logs = [float(np.log(value)) for _, value in knots]
-    return round(float(np.exp(np.interp(share, shares, logs))))
+def _check(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise TraceError(FORMAT, f"{what} must be from {least:g} to {most:g}, not {value:g}")
+
+
+def _draw(
+    requests: int, shares: list[tuple[Kind, float]], rate_per_s: float, tenants: int, seed: int
+) -> RequestColumns:
+    tenant_shares = 1 / np.arange(1, tenants + 1)
+    tenant_shares /= tenant_shares.sum()
+    strata = [
+        (code, kind, stratum, share * stratum.share)
+        for code, (kind, share) in enumerate(shares)
+        for stratum in kind.strata
+    ]
+    ends = np.rint(np.cumsum([share for *_, share in strata]) * requests).astype(int)
+    counts = np.diff(ends, prepend=0).tolist()
+    random = np.random.default_rng(seed)
+    parts = [
+        (
+            code,
+            draw_sessions(
+                stratum,
+                requests=count,
+                span_s=requests / rate_per_s,
+                tenant_shares=tenant_shares,
+                system_prompt_blocks=kind.system_prompt_blocks,
+                random=random,
+            ),
+        )
+        for (code, kind, stratum, _), count in zip(strata, counts, strict=True)
+        if count
+    ]
+    return _merge(
+        [part for _, part in parts],
+        [code for code, _ in parts],
+        tuple(kind.name for kind, _ in shares),
+        tenants,
+    )
+
+
+def _merge(parts: list[Drawn], tasks: list[int], names: tuple[str, ...], tenants: int) -> RequestColumns:
+    """The parts as one, in order of arrival, with ids and sessions of their own."""
+    system_blocks = max(int(part.run_counts[:, 0].max(initial=0)) for part in parts)
+    # Each task has its own system prompt; ids of sessions and requests come after all of these.
+    next_id, next_session = system_blocks * len(names), 0
+    run_starts, sessions = [], []
+    for part, task in zip(parts, tasks, strict=True):
+        run_starts.append(part.run_starts + np.array([task * system_blocks, next_id, next_id]))
+        sessions.append(part.sessions + next_session)
+        next_id += part.id_count
+        next_session += part.session_count
+    arrival_s = np.concatenate([part.arrival_s for part in parts])
+    order = np.argsort(arrival_s, kind="stable")
+    sizes = [len(part.arrival_s) for part in parts]
+    return RequestColumns(
+        arrival_s=arrival_s[order] - arrival_s.min(),
+        input_tokens=np.concatenate([part.input_tokens for part in parts])[order],
+        output_tokens=np.concatenate([part.output_tokens for part in parts])[order],
+        block_ids=RunBlockIds(
+            np.concatenate(run_starts)[order], np.concatenate([part.run_counts for part in parts])[order]
+        ),
+        tenants=Labels(
+            np.concatenate([part.tenants for part in parts])[order],
+            tuple(f"tenant-{number}" for number in range(1, tenants + 1)),
+        ),
+        tasks=Labels(np.repeat(tasks, sizes)[order], names),
+        sessions=np.concatenate(sessions)[order],
+        deadlines_s=np.concatenate([part.deadlines_s for part in parts])[order],
+    )

@@ -1,9 +1,11 @@
 """A workload trace, whatever format it came in."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 TRACE_BLOCK_TOKENS = 512
-"""Tokens behind one block id in Mooncake's files; the generator and the Azure loader use the same."""
+"""Tokens behind one block id in Mooncake's files; the generator and the CSV loaders use the same."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,8 +16,15 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     block_ids: tuple[int, ...]
-    """One id for each started block of the input."""
+    """One id for each started block of the input. An id stands for its block and all that precedes it."""
     trace_block_tokens: int = TRACE_BLOCK_TOKENS
+    tenant: str | None = None
+    task: str | None = None
+    """What the request is for, in the words of the trace; `batch` as clients declare it."""
+    session: int | None = None
+    """Requests of one conversation, agent or batch job have the same number."""
+    deadline_s: float | None = None
+    """Seconds after its arrival by which the whole answer is due."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +32,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     format: str
-    requests: tuple[TraceRequest, ...]
+    requests: Sequence[TraceRequest]
+    """May be made as they are read (`RequestColumns`): iterate once where there can be a million."""
     assumptions: tuple[str, ...] = ()
 
     def head(self, count: int | None) -> "Trace":

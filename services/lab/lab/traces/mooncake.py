@@ -2,24 +2,22 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from lab.errors import TraceError
-from lab.traces.arrivals import SORTED, spread_buckets
+from lab.traces.arrivals import arrival_order, spread_buckets
 from lab.traces.model import TRACE_BLOCK_TOKENS, Trace, TraceRequest, blocks_in
+from lab.traces.rows import BlockId, Milliseconds, Tokens, json_rows
 
 FORMAT = "mooncake"
 
-Natural = Annotated[int, msgspec.Meta(ge=1)]
-
 
 class _Row(msgspec.Struct, frozen=True):
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
-    input_length: Natural
-    output_length: Natural
-    hash_ids: tuple[int, ...]
+    timestamp: Milliseconds
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: tuple[BlockId, ...]
 
 
 def load_mooncake(path: Path, lines: Iterable[str], seed: int) -> Trace:
@@ -28,14 +26,13 @@ def load_mooncake(path: Path, lines: Iterable[str], seed: int) -> Trace:
     Raises:
         TraceError: a line is not such a row, or its block ids do not cover its input.
     """
-    rows = [_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    assumptions = [f"each hash id stands for {TRACE_BLOCK_TOKENS} tokens of prompt"]
-    times = [row.timestamp / 1000 for row in rows]
-    if times != sorted(times):
-        rows.sort(key=lambda row: row.timestamp)
-        times.sort()
-        assumptions.append(SORTED)
-    times, spreading = spread_buckets(times, seed)
+    rows: list[_Row] = []
+    for number, row in json_rows(path, lines, _Row, "Mooncake"):
+        _check_coverage(path, number, row)
+        rows.append(row)
+    order, sorting = arrival_order([row.timestamp for row in rows])
+    rows = [rows[place] for place in order]
+    times, spreading = spread_buckets([row.timestamp / 1000 for row in rows], seed)
     requests = tuple(
         TraceRequest(
             arrival_s=time - times[0],
@@ -45,14 +42,19 @@ def load_mooncake(path: Path, lines: Iterable[str], seed: int) -> Trace:
         )
         for time, row in zip(times, rows, strict=True)
     )
-    return Trace(source=path.name, format=FORMAT, requests=requests, assumptions=(*assumptions, *spreading))
+    return Trace(
+        source=path.name,
+        format=FORMAT,
+        requests=requests,
+        assumptions=(
+            f"each hash id stands for {TRACE_BLOCK_TOKENS} tokens of prompt",
+            *sorting,
+            *spreading,
+        ),
+    )
 
 
-def _row(path: Path, number: int, line: str) -> _Row:
-    try:
-        row = msgspec.json.decode(line, type=_Row)
-    except msgspec.MsgspecError as error:
-        raise TraceError(path, f"not a Mooncake row: {error}", number) from error
+def _check_coverage(path: Path, number: int, row: _Row) -> None:
     needed = blocks_in(row.input_length)
     if len(row.hash_ids) != needed:
         raise TraceError(
@@ -61,4 +63,3 @@ def _row(path: Path, number: int, line: str) -> _Row:
             f"not {len(row.hash_ids)}",
             number,
         )
-    return row

@@ -1,0 +1,131 @@
+"""`tokenfleet lab`: experiments in the simulator."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lab.results.command import report
+from lab.results.compact import encode
+from lab.results.model import OURS, Run
+from lab.scenarios.load import load_scenario, names
+from lab.sim.experiment import Experiment, Watch, load_trace, run_experiment
+from lab.sim.policies import fitting, known
+from lab.sim.tables import tables
+from lab.trust.command import trust
+
+
+@click.group()
+def lab() -> None:
+    """Simulate a fleet under TokenFleet's policies and the published ones, and report."""
+
+
+lab.add_command(report)
+lab.add_command(trust)
+
+
+@lab.command()
+@click.argument("scenario", metavar="SCENARIO")
+@click.option("--policy", "-p", "policies", multiple=True, help="Only this one; may be given several times.")
+@click.option("--trace", help="A trace file, or `generated:KIND`, instead of the scenario's.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Arrivals come X times faster, instead of the scenario's speed.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per policy.")
+@click.option("--requests", type=click.IntRange(min=1), help="The first N requests of the trace only.")
+@click.option("--json", "json_file", type=click.File("wb", lazy=False), help="Also write JSON to a file.")
+@click.option(
+    "--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help="Also draw plots there."
+)
+def run(
+    scenario: str,
+    policies: tuple[str, ...],
+    trace: str | None,
+    speed: float | None,
+    seeds: int,
+    requests: int | None,
+    json_file: BinaryIO | None,
+    plot_folder: Path | None,
+) -> None:
+    """Run SCENARIO, one that comes with the lab or a TOML file, and show how every policy did."""
+    loaded = load_scenario(scenario)
+    unknown = [name for name in policies if name not in known()]
+    if unknown:
+        raise click.BadParameter(
+            f"there is no policy {', '.join(unknown)}. Known: {', '.join(known())}", param_hint="--policy"
+        )
+    chosen = tuple(dict.fromkeys(policies)) or tuple(fitting(several_sites=len(loaded.sites) > 1))
+    if plot_folder and OURS not in chosen:
+        raise click.UsageError(f"Plots compare with {OURS}: add `--policy {OURS}`.")
+    experiment = Experiment(
+        scenario=loaded,
+        policies=chosen,
+        seeds=seeds,
+        trace=trace,
+        speed=speed,
+        requests=requests,
+    )
+    offered = len(load_trace(experiment, 0).requests)
+    with _progress(loaded.name, offered * seeds * len(experiment.policies)) as watch:
+        document = run_experiment(experiment, _command_line(), watch)
+    _show(document)
+    if json_file:
+        json_file.write(encode(document))
+    if plot_folder:
+        _plot(document, plot_folder)
+
+
+@lab.command()
+def scenarios() -> None:
+    """List the scenarios that come with the lab."""
+    for name in names():
+        click.echo(f"{name:10} {load_scenario(name).description}")
+
+
+def _command_line() -> str:
+    return " ".join(["tokenfleet", *sys.argv[1:]])
+
+
+@contextmanager
+def _progress(label: str, total: int) -> Iterator[Watch]:
+    """A bar on standard error."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("[dim]{task.fields[doing]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,  # No thread of its own: the runs are forked from this process.
+    )
+    with bar:
+        task = bar.add_task(label, total=total, doing="")
+        yield lambda doing, ended: bar.update(task, completed=ended, doing=doing, refresh=True)
+
+
+def _show(document: dict[str, Any]) -> None:
+    console = Console()
+    for assumption in document["run"]["assumptions"]:
+        console.print(f"assumed: {assumption}", style="dim", highlight=False)
+    for table in tables(document):
+        console.print(table)
+
+
+def _plot(document: dict[str, Any], folder: Path) -> None:
+    # Matplotlib takes a second to load, and most runs need no plots.
+    from lab.results.page import write_page
+    from lab.results.plots import write_plots
+
+    finished = msgspec.convert(document, Run, strict=False)
+    write_plots(finished, folder)
+    page = folder / f"{finished.scenario}.html"
+    write_page(finished, page)
+    click.echo(f"{page}")

@@ -1,0 +1,1 @@
+"""Named scenarios, one plain TOML file each, and their loader."""

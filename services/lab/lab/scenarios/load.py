@@ -1,0 +1,108 @@
+"""Finds and reads scenarios and the traces they name."""
+
+import os
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from lab.errors import ScenarioError
+from lab.scenarios.model import Pool, Scenario
+from lab.traces.generated_name import is_generated
+from tokenfleet.contracts.fleet import EngineProfile
+from tokenfleet.engine.profile import PROFILES
+
+PACKAGE = "lab.scenarios"
+SUFFIX = ".toml"
+TRACES_VARIABLE = "TOKENFLEET_TRACES"
+"""A folder of trace files, by their usual names."""
+TRACES_FOLDER = "../shared/traces"
+"""Where they are looked for otherwise: beside the checkout."""
+
+
+def names() -> list[str]:
+    """The scenarios that come with the lab."""
+    folder = resources.files(PACKAGE)
+    return sorted(
+        entry.name.removesuffix(SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SUFFIX)
+    )
+
+
+def load_scenario(name: str) -> Scenario:
+    """A scenario by its name, or by the path of a file of one's own.
+
+    Raises:
+        ScenarioError: there is none, or the file is not one; the message says where and why.
+    """
+    path = Path(name)
+    if name in names():
+        source = resources.files(PACKAGE) / f"{name}{SUFFIX}"
+        return _decode(f"{name}{SUFFIX}", source.read_bytes())
+    if path.suffix != SUFFIX:
+        raise ScenarioError(
+            f"There is no scenario {name}. Known: {', '.join(names())}; or give the path of a {SUFFIX} file"
+        )
+    try:
+        return _decode(str(path), path.read_bytes())
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def find_trace(name: str, otherwise: str) -> str:
+    """A trace file's path: as given, or in the folder of traces; `otherwise` if it is in neither."""
+    folders = ["", os.environ.get(TRACES_VARIABLE, TRACES_FOLDER)]
+    for folder in folders:
+        path = Path(folder, name)
+        if path.is_file():
+            return str(path)
+    return name if is_generated(name) else otherwise
+
+
+def profile_of(scenario: Scenario, pool: Pool) -> EngineProfile:
+    """The engine profile of a pool's instances."""
+    hardware = scenario.hardware.get(pool.profile)
+    if hardware is None:
+        return PROFILES[pool.profile]
+    base = PROFILES[hardware.base]
+    return msgspec.structs.replace(
+        base,
+        name=pool.profile,
+        base_s=base.base_s * hardware.decode_time_factor,
+        decode_s_per_request=base.decode_s_per_request * hardware.decode_time_factor,
+        decode_s_per_context_token=base.decode_s_per_context_token * hardware.decode_time_factor,
+        prefill_s_per_token=base.prefill_s_per_token * hardware.prefill_time_factor,
+        attention_s_per_token_pair=base.attention_s_per_token_pair * hardware.prefill_time_factor,
+        kv_capacity_tokens=round(base.kv_capacity_tokens * hardware.kv_capacity_factor),
+    )
+
+
+def _decode(where: str, text: bytes) -> Scenario:
+    try:
+        scenario = msgspec.toml.decode(text, type=Scenario)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{where}: not a scenario: {error}") from error
+    problem = _problem(scenario)
+    if problem:
+        raise ScenarioError(f"{where}: {problem}")
+    return scenario
+
+
+def _problem(scenario: Scenario) -> str | None:
+    """What is wrong with a scenario beyond the types of its keys."""
+    if (scenario.speed is None) == (scenario.target is None):
+        return "give either `speed` or `target`"
+    if scenario.entry_site is not None and scenario.regions is not None:
+        return "give either `entry_site` or `regions`"
+    for hardware in scenario.hardware.values():
+        if hardware.base not in PROFILES:
+            return f"no engine profile {hardware.base}. Known: {', '.join(PROFILES)}"
+    for pool in scenario.pools:
+        if pool.profile not in scenario.hardware and pool.profile not in PROFILES:
+            known = ", ".join([*PROFILES, *scenario.hardware])
+            return f"a pool's profile {pool.profile} is unknown. Known: {known}"
+    for pair in scenario.round_trips_ms:
+        if pair.count("-") != 1:
+            return f'round trips lie between two sites, written "A-B", not {pair!r}'
+    if scenario.regions and len(scenario.regions.sites) < 1:
+        return "`regions` needs at least one site"
+    return None

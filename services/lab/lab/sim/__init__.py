@@ -1,0 +1,1 @@
+"""A discrete-event simulator in virtual time: real policies, real traces, modelled engines."""

@@ -1,0 +1,164 @@
+"""TokenFleet as a policy under test: the live decision code of its services, wired as the services wire it.
+
+Nothing is decided here. FleetMind places where there are several sites, SLOMax classifies and admits, TokenPilot
+chooses; one fleet view, load view and prefix index per site, one capacity roll-up per site and second. What the
+services do over the bus happens at once here: a decision takes no time.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+from fleetmind.policy.placement import NoPlace, SiteView, place
+from lab.sim.api import Arrival, Decision, Refuse, Released, Route
+from slomax.policy.admission import Refuse as Refusal
+from slomax.policy.admission import decide
+from slomax.policy.classify import classify, objective_for
+from telemetry_collector.policy.rollup import gone, roll_up
+from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
+from tokenfleet.contracts.policy import Policy, Tenant
+from tokenfleet.fleet_view import FleetView
+from tokenfleet.load import LoadView
+from tokenpilot.policy.choose import Choice, choose
+from tokenpilot.policy.prefix_index import AssumedCache, PrefixIndex
+
+ROLL_UP_S = 1.0
+"""How often a site publishes its capacity."""
+
+
+class _Site:
+    """The deciders of one site and what they know."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        self.fleet = FleetView()
+        self.load = LoadView()
+        self.index = PrefixIndex()
+        self.turns: dict[str, int] = {}
+        self.rolled_up_s = -ROLL_UP_S
+        self.published: frozenset[str] = frozenset()
+
+
+class TokenFleetPolicy:
+    """TokenFleet's deciders.
+
+    Args:
+        seed: for the draws that break ties.
+        policy: the live configuration in force.
+    """
+
+    def __init__(self, seed: int, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
+        self._random = random.Random(seed)  # noqa: S311 - breaks ties, guards nothing
+        self._sites: dict[str, _Site] = {}
+        self._site_of: dict[str, _Site] = {}
+        self._sites_view = SiteView()
+        self._assumed: dict[str, AssumedCache] = {}
+        self._attempts: dict[str, int] = {}
+        self._tenants: Mapping[str, Tenant] = {}
+
+    def network(self, round_trip_s: Mapping[tuple[str, str], float], tenants: Mapping[str, Tenant]) -> None:
+        self._tenants = tenants
+
+    def joined(self, record: InstanceRecord, now_s: float) -> None:
+        site = self._sites.get(record.site)
+        if site is None:
+            site = self._sites[record.site] = _Site(record.site)
+        self._site_of[record.instance] = site
+        site.fleet.apply_record(record.instance, record, now_s)
+
+    def left(self, instance: str, now_s: float) -> None:
+        site = self._site_of[instance]
+        site.fleet.apply_record(instance, None, now_s)
+        site.index.drop(instance)
+        site.load.drop_instance(instance)
+        self._assumed.pop(instance, None)
+
+    def reading(self, state: InstanceState, now_s: float) -> None:
+        site = self._sites[state.site]
+        site.fleet.apply_state(state, now_s)
+
+    def blocks(self, instance: str, stored: Sequence[int], removed: Sequence[int], now_s: float) -> None:
+        index = self._site_of[instance].index
+        if removed:
+            index.remove(instance, removed)
+        if stored:
+            index.store(instance, stored)
+
+    def decide(self, arrival: Arrival, now_s: float) -> Decision:
+        spec = arrival.spec
+        self._publish_capacity(now_s)
+        tenant = self._tenants.get(arrival.tenant, Tenant(tenant=arrival.tenant))
+        placed = place(spec, arrival.request_id, tenant, self._sites_view, now_s)
+        if isinstance(placed, NoPlace):
+            return Refuse(placed.status, placed.reason)
+        site = self._sites[placed.site]
+        attempt = self._attempts.get(arrival.request_id, 0) + 1
+        self._attempts[arrival.request_id] = attempt
+        ready = site.fleet.ready(placed.pool, now_s)
+        if self._policy.admission and attempt == 1:
+            request_class, _ = classify(spec, self._policy)
+            admission = decide(
+                spec,
+                objective_for(request_class, spec, self._policy),
+                ready,
+                site.load,
+                now_s,
+                wait_share_of_slack=self._policy.wait_share_of_slack,
+            )
+            if isinstance(admission, Refusal):
+                return Refuse(admission.status, admission.reason)
+        turn = site.turns.get(placed.pool, 0)
+        choice = choose(
+            spec,
+            ready,
+            site.index.match(arrival.blocks),
+            site.load,
+            now_s,
+            routing=self._policy.routing,
+            turn=turn,
+            draw=self._random.random(),
+        )
+        if choice is None:
+            return Refuse(503, "no_usable_instance")
+        site.turns[placed.pool] = turn + 1
+        instance = choice.instance.record.instance
+        site.load.routed(
+            arrival.request_id, attempt, instance, spec.input_tokens, choice.reused_tokens, now_s
+        )
+        self._assume_cached(site, choice, arrival.blocks)
+        return Route(instance, choice.predicted_ttft_s)
+
+    def release(self, now_s: float) -> Iterable[Released]:
+        return ()
+
+    def first_token(self, request_id: str, instance: str, now_s: float) -> None:
+        self._site_of[instance].load.first_token(request_id, now_s)
+
+    def ended(self, request_id: str, instance: str, output_tokens: int, now_s: float) -> None:
+        self._site_of[instance].load.ended(request_id, self._attempts.get(request_id, 1))
+
+    def _publish_capacity(self, now_s: float) -> None:
+        """Each site's roll-up, about once a second: what the entries know of the sites."""
+        for site in self._sites.values():
+            if now_s - site.rolled_up_s < ROLL_UP_S:
+                continue
+            site.rolled_up_s = now_s
+            time_ns = int(now_s * 1e9)
+            pools = roll_up(site.fleet, site.site, now_s, time_ns)
+            names = frozenset(capacity.pool for capacity in pools)
+            for pool in sorted(site.published - names):
+                self._sites_view.apply(gone(pool, site.site, time_ns), now_s)
+            for capacity in pools:
+                self._sites_view.apply(capacity, now_s)
+            site.published = names
+
+    def _assume_cached(self, site: _Site, choice: Choice, blocks: Sequence[int]) -> None:
+        record = choice.instance.record
+        if record.kv_events or not blocks:
+            return
+        cache = self._assumed.get(record.instance)
+        if cache is None:
+            capacity = record.profile.kv_capacity_tokens // record.block_size_tokens
+            cache = self._assumed[record.instance] = AssumedCache(capacity)
+        site.index.remove(record.instance, cache.routed(blocks))
+        site.index.store(record.instance, blocks)
