@@ -102,7 +102,9 @@ def test_nothing_is_written_when_a_run_is_bad(tmp_path: Path, example: dict[str,
     _write(tmp_path, example)
     (tmp_path / "broken.json").write_text("{")
     out = tmp_path / "results.md"
-    result = CliRunner().invoke(report, ["--runs", str(tmp_path), "--out", str(out)])
+    result = CliRunner().invoke(
+        report, ["--runs", str(tmp_path), "--out", str(out), "--trust", str(tmp_path / "none")]
+    )
     assert result.exit_code != 0
     assert isinstance(result.exception, TokenFleetError)
     assert not out.exists()
@@ -111,7 +113,16 @@ def test_nothing_is_written_when_a_run_is_bad(tmp_path: Path, example: dict[str,
 def test_the_command_writes_the_document_and_a_page_per_run(tmp_path: Path, example: dict[str, Any]) -> None:
     _write(tmp_path, example)
     out, pages = tmp_path / "docs" / "results.md", tmp_path / "pages"
-    arguments = ["--runs", str(tmp_path), "--out", str(out), "--html", str(pages)]
+    arguments = [
+        "--runs",
+        str(tmp_path),
+        "--out",
+        str(out),
+        "--html",
+        str(pages),
+        "--trust",
+        str(tmp_path / "none"),
+    ]
     result = CliRunner().invoke(report, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     assert out.read_text().startswith("# Results")

@@ -19,7 +19,6 @@ from lab.trust.dynamo_engine import WORKERS
 from lab.trust.dynamo_replay import install
 from lab.trust.dynamo_report import as_json, round_robin_table, routers_table, timing_table
 from lab.trust.engine_compare import EngineTrust, compare_engine
-from lab.trust.markdown import rewrite
 
 POSITIVE = click.FloatRange(min=0, min_open=True)
 LIGHT_SPEED = 1.0
@@ -126,20 +125,6 @@ def dynamo(
     apart = [f"{result.speed:g}x" for result in results if not result.agreement.agrees]
     if apart:
         raise TrustError(f"The simulators disagree at {', '.join(apart)}: see the red rows")
-
-
-@trust.command()
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("docs/trust"),
-    help="Holds engine.json, dynamo.json.",
-)
-@click.option("--page", type=click.Path(path_type=Path), default=Path("docs/lab-trust.md"))
-def report(runs: Path, page: Path) -> None:
-    """Rewrite the figures of docs/lab-trust.md from the JSON of both comparisons."""
-    rewrite(page, runs)
-    click.echo(page)
 
 
 def _default_speeds(comparison: Comparison) -> list[float]:

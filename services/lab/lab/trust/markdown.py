@@ -11,7 +11,7 @@ from lab.trust.agreement import QUANTITIES
 
 ENGINE_FILE = "engine.json"
 DYNAMO_FILE = "dynamo.json"
-BEGIN = "<!-- figures: made by `tokenfleet lab trust report` -->"
+BEGIN = "<!-- figures: made by `tokenfleet lab report` -->"
 END = "<!-- end of figures -->"
 
 
