@@ -14,6 +14,7 @@ help:  ## Show this list
 setup: $(STAMP)  ## Create .venv with the pinned dependencies and this workspace
 
 $(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "TokenFleet needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name one: make PYTHON=python3.12" % sys.version_info[:2])'
 	@echo "Installing uv $(UV_VERSION) into .tools ..."
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-warn-script-location --target .tools "uv==$(UV_VERSION)"
 

@@ -11,6 +11,11 @@ from tokenfleet.contracts.control import Capacity, GoodputWindow, Plan
 
 CHANNELS = (
     (f"{subjects.PREFIX}.{{site}}.capacity.{{pool}}", Capacity, "How full a pool is, once a second."),
+    (
+        f"{subjects.PREFIX}.{{site}}.history.{{pool}}",
+        Capacity,
+        "The same, sampled and kept in the FLEET stream.",
+    ),
     (f"{subjects.PREFIX}.{{site}}.goodput.{{pool}}", GoodputWindow, "What the ledger saw in a window."),
     (subjects.PLAN, Plan, "Where each model can run, and why."),
 )

@@ -50,6 +50,7 @@ class Leases:
         self._holder = holder
         self._bucket: Bucket | None = None
         self._leases: dict[str, _Lease] = {}
+        self._released = False
 
     def holds(self, pool: str) -> bool:
         """Whether this process is the one that decides for a pool right now."""
@@ -63,7 +64,9 @@ class Leases:
         return sorted(pool for pool in self._leases if self.holds(pool))
 
     async def keep(self, pools: list[str]) -> None:
-        """Renew or try to take the lease of each pool; call every `RENEW_S`."""
+        """Renew or try to take the lease of each pool; call every `RENEW_S`. Does nothing after `release`."""
+        if self._released:
+            return
         if self._bucket is None:
             self._bucket = await self._bus.bucket(subjects.BUCKET_LEASES)
         for pool in self._leases.keys() - set(pools):
@@ -114,7 +117,8 @@ class Leases:
             log.info("lease taken", service=self._service, pool=pool)
 
     async def release(self) -> None:
-        """Give up every lease at once, so that a standby need not wait."""
+        """Give up every lease for good, so that a standby need not wait."""
+        self._released = True
         for pool in self.held():
             lease = self._leases[pool]
             lease.revision = None

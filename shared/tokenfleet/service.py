@@ -40,7 +40,6 @@ class Service(Generic[SettingsT]):
         """Extra fields for /health; replace it to say more."""
         self._stop_hooks: list[StopHook] = []
         self._broker: NatsBroker | None = None
-        self.failed = asyncio.Event()
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a background task until the service stops."""

@@ -34,5 +34,10 @@ def test_a_reader_of_another_language_can_check_our_events_by_the_schema(name: s
 def test_the_control_plane_document_names_its_channels():
     document = msgspec.json.decode((DOCUMENTS / "control-plane.asyncapi.json").read_bytes())
     addresses = {channel["address"] for channel in document["channels"].values()}
-    assert addresses == {"tf.v1.{site}.capacity.{pool}", "tf.v1.{site}.goodput.{pool}", "tf.v1.fleet.plan"}
+    assert addresses == {
+        "tf.v1.{site}.capacity.{pool}",
+        "tf.v1.{site}.history.{pool}",
+        "tf.v1.{site}.goodput.{pool}",
+        "tf.v1.fleet.plan",
+    }
     assert document["asyncapi"].startswith("3.")

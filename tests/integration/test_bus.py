@@ -203,6 +203,7 @@ async def test_a_released_lease_is_taken_at_once(bus: Bus):
     await one.keep(["pool"])
     assert one.holds("pool")
     await one.release()
+    await one.keep(["pool"])  # the periodic renewal of a process that is stopping
     await two.keep(["pool"])
     assert two.holds("pool")
 
@@ -213,6 +214,13 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do():
         patch.setattr("tokenfleet.bus.connection.CONNECT_ATTEMPTS", 2)
         with pytest.raises(TokenFleetError, match="TOKENFLEET_NATS_URL"):
             await Bus.connect(settings, "lonely")
+
+
+async def test_the_password_in_an_address_is_not_repeated_in_the_error():
+    with pytest.raises(UnavailableError) as caught:
+        await Bus.connect(Settings(nats_url="nats://acme:hunter2@127.0.0.1:no-port"), "lonely")
+    assert "nats://127.0.0.1:no-port" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 async def test_a_stopping_process_still_answers_what_it_was_handling(bus: Bus, nats_server: NatsServer):

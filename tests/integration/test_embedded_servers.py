@@ -272,17 +272,12 @@ async def test_a_port_taken_by_another_server_is_said_by_nats_itself(supervisor:
 
 BUCKETS_OF = {
     "ingress": (subjects.BUCKET_INSTANCES, subjects.BUCKET_TENANTS, subjects.BUCKET_POLICY),
-    "fleetmind": (subjects.BUCKET_INSTANCES, subjects.BUCKET_TENANTS, subjects.BUCKET_POLICY),
-    "slomax": (
-        subjects.BUCKET_INSTANCES,
-        subjects.BUCKET_TENANTS,
-        subjects.BUCKET_POLICY,
-        subjects.BUCKET_LEASES,
-    ),
+    "fleetmind": (subjects.BUCKET_TENANTS,),
+    "slomax": (subjects.BUCKET_INSTANCES, subjects.BUCKET_POLICY, subjects.BUCKET_LEASES),
     "tokenpilot": (subjects.BUCKET_INSTANCES, subjects.BUCKET_POLICY, subjects.BUCKET_LEASES),
-    "telemetry_collector": (subjects.BUCKET_INSTANCES, subjects.BUCKET_POLICY),
-    "goodput_accountant": (subjects.BUCKET_POLICY,),
-    "node_agent": (subjects.BUCKET_INSTANCES, subjects.BUCKET_POLICY),
+    "telemetry_collector": (subjects.BUCKET_INSTANCES,),
+    "goodput_accountant": (),
+    "node_agent": (subjects.BUCKET_INSTANCES,),
     "operator": (
         subjects.BUCKET_INSTANCES,
         subjects.BUCKET_TENANTS,
@@ -317,7 +312,8 @@ async def test_every_user_may_set_up_and_read_the_buckets_it_needs(nats_server: 
         ("telemetry_collector", "$KV.policy.live", False),
         ("goodput_accountant", "tf.v1.local.goodput.m", True),
         ("ingress", "$KV.tenants.default", False),
-        ("tokenpilot", "$KV.leases.a.b.c", True),
+        ("tokenpilot", "$KV.leases.tokenpilot.b.c", True),
+        ("tokenpilot", "$KV.leases.slomax.b.c", False),
     ],
 )
 async def test_a_service_publishes_its_own_facts_and_no_others(

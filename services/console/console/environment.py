@@ -11,6 +11,9 @@ LEDGER_SERVICE = "goodput-accountant"
 OFF_THE_BUS = frozenset({"emulated-engine"})
 """Services that never connect to NATS, so they are given no password."""
 
+BLOCK_HASHERS = frozenset({"ingress", "node-agent"})
+"""Services that hash token blocks, so that they alone are given the secret."""
+
 _SECRET_PARTS = ("NATS_PASSWORD", "NATS_USER", "NATS_URL", "POSTGRES_DSN", "API_KEY")
 
 
@@ -37,6 +40,8 @@ def service_variables(service: str, record: RunRecord) -> dict[str, str]:
     if service not in OFF_THE_BUS:
         url = record.environment[f"{PREFIX}NATS_URL"]
         variables |= nats_variables(url, record.nats_logins.get(nats_user(service)))
+    if service not in BLOCK_HASHERS:
+        variables.pop(f"{PREFIX}BLOCK_SECRET", None)
     if service == LEDGER_SERVICE:
         variables[f"{PREFIX}POSTGRES_DSN"] = record.postgres_dsn
     return variables

@@ -46,6 +46,12 @@ class Progress:
     expected_instances: int
 
 
+class _ReadyFile(msgspec.Struct):
+    """What matters here of an engine's ready file. One without a process id was put there by an operator."""
+
+    pid: int | None = None
+
+
 OnProgress = Callable[[Progress], None]
 
 
@@ -242,9 +248,10 @@ class Stack:
     def _forget_dead_engines(self) -> None:
         """Remove ready files that a killed run left behind."""
         for file in self._state.engines.glob("*/*.json"):
-            with contextlib.suppress(OSError, msgspec.DecodeError, ProcessLookupError):
-                pid = msgspec.json.decode(file.read_bytes()).get("pid")
-                if isinstance(pid, int) and not os.path.exists(f"/proc/{pid}"):
+            # What is not readable is the node agent's to report.
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                pid = msgspec.json.decode(file.read_bytes(), type=_ReadyFile).pid
+                if pid is not None and not os.path.exists(f"/proc/{pid}"):
                     file.unlink()
 
     def _write_record(self) -> None:

@@ -44,9 +44,9 @@ class Metrics:
             tokens[*group, row.waste_cause or "neutral"] += row.wasted_output_tokens
             tokens[*group, "retried"] += row.retried_output_tokens
         for (request_class, pool, outcome), count in counts.items():
-            self._rows.add(count, {"class": request_class, "pool": pool, "outcome": outcome})
+            self._rows.add(count, {**_group(request_class, pool), "tokenfleet.outcome": outcome})
         for (request_class, pool, worth), count in tokens.items():
-            self._tokens.add(count, {"class": request_class, "pool": pool, "worth": worth})
+            self._tokens.add(count, {**_group(request_class, pool), "tokenfleet.worth": worth})
         self._duplicates.add(len(rows) - len(new))
         self._dead_letters.add(dead_letters)
 
@@ -68,3 +68,7 @@ class Metrics:
             callbacks=[observe],
             description="Events in the stream that the ledger has not acknowledged.",
         )
+
+
+def _group(request_class: str, pool: str) -> dict[str, str]:
+    return {"tokenfleet.class": request_class, "tokenfleet.pool": pool}

@@ -101,10 +101,13 @@ class Journal:
         os.close(self._lock_file)
 
     def _append(self, line: bytes) -> None:
-        written = os.write(self._file, line)
-        self._bytes += written
-        if written < len(line):
-            raise OSError(f"{self._path} took {written} of {len(line)} bytes; is the disk full?")
+        self._bytes += self._write(self._file, line)
+
+    def _write(self, file: int, data: bytes) -> int:
+        written = os.write(file, data)
+        if written < len(data):
+            raise OSError(f"{self._path} took {written} of {len(data)} bytes; is the disk full?")
+        return written
 
     def _compact(self) -> None:
         """Keep only what is owed. The old file stays until the new one is complete."""
@@ -114,8 +117,13 @@ class Journal:
             return
         fresh = self._path.with_suffix(".new")
         file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._bytes = self._compacted_bytes = os.write(file, b"".join(self._open.values()))
-        os.rename(fresh, self._path)
+        try:
+            written = self._write(file, b"".join(self._open.values()))
+            os.rename(fresh, self._path)
+        except OSError:
+            os.close(file)
+            raise
+        self._bytes = self._compacted_bytes = written
         os.close(self._file)
         self._file = file
 

@@ -21,5 +21,9 @@ class TrustError(TokenFleetError):
     """A comparison of the simulator with something else could not be made."""
 
 
+class SimulationError(TokenFleetError):
+    """A simulation could not be finished, through no fault of its scenario."""
+
+
 class ScenarioError(TokenFleetError):
     """A scenario cannot be used; the message names its file and what is wrong."""

@@ -1,6 +1,6 @@
 """`tokenfleet lab`: experiments in the simulator."""
 
-import sys
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +11,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lab.parameters import Finite
 from lab.results.command import report
 from lab.results.compact import encode
 from lab.results.model import OURS, Run
 from lab.scenarios.load import load_scenario, names
+from lab.scenarios.model import GREATEST_SPEED, LEAST_SPEED
 from lab.sim.experiment import Experiment, Watch, load_trace, run_experiment
 from lab.sim.policies import fitting, known
 from lab.sim.tables import tables
@@ -36,7 +38,7 @@ lab.add_command(trust)
 @click.option("--trace", help="A trace file, or `generated:KIND`, instead of the scenario's.")
 @click.option(
     "--speed",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=LEAST_SPEED, max=GREATEST_SPEED),
     help="Arrivals come X times faster, instead of the scenario's speed.",
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per policy.")
@@ -65,6 +67,8 @@ def run(
     chosen = tuple(dict.fromkeys(policies)) or tuple(fitting(several_sites=len(loaded.sites) > 1))
     if plot_folder and OURS not in chosen:
         raise click.UsageError(f"Plots compare with {OURS}: add `--policy {OURS}`.")
+    if plot_folder:
+        _make(plot_folder)
     experiment = Experiment(
         scenario=loaded,
         policies=chosen,
@@ -75,7 +79,7 @@ def run(
     )
     offered = len(load_trace(experiment, 0).requests)
     with _progress(loaded.name, offered * seeds * len(experiment.policies)) as watch:
-        document = run_experiment(experiment, _command_line(), watch)
+        document = run_experiment(experiment, _command_line(scenario, policies, experiment), watch)
     _show(document)
     if json_file:
         json_file.write(encode(document))
@@ -90,8 +94,16 @@ def scenarios() -> None:
         click.echo(f"{name:10} {load_scenario(name).description}")
 
 
-def _command_line() -> str:
-    return " ".join(["tokenfleet", *sys.argv[1:]])
+def _command_line(scenario: str, policies: tuple[str, ...], experiment: Experiment) -> str:
+    """What makes the same run again, wherever it was written to: equal runs are equal bytes."""
+    words = ["tokenfleet", "lab", "run", scenario, "--seeds", str(experiment.seeds)]
+    for policy in policies:
+        words += ["--policy", policy]
+    given = {"--trace": experiment.trace, "--speed": experiment.speed, "--requests": experiment.requests}
+    for option, value in given.items():
+        if value is not None:
+            words += [option, f"{value:.12g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
 
 
 @contextmanager
@@ -117,6 +129,14 @@ def _show(document: dict[str, Any]) -> None:
         console.print(f"assumed: {assumption}", style="dim", highlight=False)
     for table in tables(document):
         console.print(table)
+
+
+def _make(folder: Path) -> None:
+    """Before the runs, which take minutes: a folder that cannot be written should not cost them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: {error.strerror}", param_hint="--plot") from error
 
 
 def _plot(document: dict[str, Any], folder: Path) -> None:

@@ -20,7 +20,7 @@ def register(meter: Meter, agent: NodeAgent) -> None:
             for name, engine in list(agent.engines.items()):
                 value = read(engine)
                 if math.isfinite(value):
-                    yield Observation(value, {"instance": name})
+                    yield Observation(value, {"tokenfleet.instance": name})
 
         return [observe]
 
@@ -30,7 +30,7 @@ def register(meter: Meter, agent: NodeAgent) -> None:
     def ignored(_: CallbackOptions) -> Iterable[Observation]:
         for name, engine in list(agent.engines.items()):
             for reason, blocks in engine.index.ignored.items():
-                yield Observation(blocks, {"instance": name, "reason": reason})
+                yield Observation(blocks, {"tokenfleet.instance": name, "tokenfleet.reason": reason})
 
     meter.create_observable_gauge(
         f"{_PREFIX}.scrape.age",

@@ -5,7 +5,7 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, CallbackT, Meter, Observation
 
-from tokenfleet.contracts.control import Capacity
+from tokenfleet.contracts.control import Capacity, SiteCapacity
 
 LIVENESS_VALUE = {"dead": 0, "suspect": 1, "alive": 2}
 
@@ -22,10 +22,17 @@ POOL_GAUGES = (
     ("kv_free_tokens", "kv_free_tokens", "KV tokens free on ready instances."),
 )
 
+SITE_GAUGES = (
+    ("instances", "instances", "Instances registered at the site."),
+    ("ready", "ready", "Instances of all pools that take requests."),
+    ("waiting", "waiting", "Requests queued in the engines of all pools."),
+    ("running", "running", "Requests the engines of all pools are running."),
+)
+
 Latest = Callable[[], Sequence[Capacity]]
 
 
-def export(meter: Meter, latest: Latest) -> None:
+def export(meter: Meter, latest: Latest, site: Callable[[], SiteCapacity]) -> None:
     """Register a gauge per figure; what is unknown has no sample rather than a zero."""
     for name, attribute, description in INSTANCE_GAUGES:
         meter.create_observable_gauge(
@@ -34,6 +41,10 @@ def export(meter: Meter, latest: Latest) -> None:
     for name, attribute, description in POOL_GAUGES:
         meter.create_observable_gauge(
             f"tokenfleet.pool.{name}", [_pools(latest, attribute)], description=description
+        )
+    for name, attribute, description in SITE_GAUGES:
+        meter.create_observable_gauge(
+            f"tokenfleet.site.{name}", [_site(site, attribute)], description=description
         )
 
 
@@ -56,5 +67,13 @@ def _pools(latest: Latest, attribute: str) -> CallbackT:
             value: Any = getattr(pool, attribute)
             if value is not None:
                 yield Observation(value, {"tokenfleet.pool": pool.pool, "tokenfleet.site": pool.site})
+
+    return observe
+
+
+def _site(site: Callable[[], SiteCapacity], attribute: str) -> CallbackT:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        capacity = site()
+        yield Observation(getattr(capacity, attribute), {"tokenfleet.site": capacity.site})
 
     return observe

@@ -5,7 +5,7 @@ from aiohttp import web
 from telemetry_collector.export import export
 from telemetry_collector.policy.rollup import gone, roll_up, roll_up_site
 from tokenfleet import subjects
-from tokenfleet.contracts.control import Capacity
+from tokenfleet.contracts.control import Capacity, SiteCapacity
 from tokenfleet.errors import UnavailableError
 from tokenfleet.fleet_view import FleetView, Liveness
 from tokenfleet.live import watch_fleet
@@ -32,12 +32,15 @@ class TelemetryCollector:
         service = self._service
         await service.broker()
         await watch_fleet(service.bus, self._site, self._clock, self._fleet)
-        export(service.observability.meter, lambda: self._latest)
+        export(service.observability.meter, lambda: self._latest, self._site_capacity)
         service.admin_app.router.add_get("/v1/fleet", self._fleet_page)
         service.every(CAPACITY_EVERY_S, self._publish_capacity)
         service.every(LIVENESS_EVERY_S, self._note_liveness)
         service.every(HISTORY_EVERY_S, self._keep_history)
-        service.health = lambda: roll_up_site(self._latest, self._site, 0).model_dump(exclude={"time_ns"})
+        service.health = lambda: self._site_capacity().model_dump(exclude={"time_ns"})
+
+    def _site_capacity(self) -> SiteCapacity:
+        return roll_up_site(self._latest, self._site, self._clock.unix_ns())
 
     async def _publish_capacity(self) -> None:
         time_ns = self._clock.unix_ns()

@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, BucketNotFoundError
+from nats.js.errors import BucketNotFoundError
 from nats.js.errors import Error as JetStreamError
 
 from tokenfleet import subjects
@@ -119,12 +119,16 @@ class Bus:
             await client.connect(settings.nats_url, **options)
         except (NatsError, OSError, TimeoutError) as error:
             raise UnavailableError(
-                f"NATS at {settings.nats_url} cannot be used: {error!r}. "
+                f"NATS at {_without_login(settings.nats_url)} cannot be used: {client.last_error or error}. "
                 "Check TOKENFLEET_NATS_URL and TOKENFLEET_NATS_USER, and that the server runs."
             ) from error
         client.options["max_reconnect_attempts"] = -1
-        await bus._window.start()
-        await bus._ensure_streams()
+        try:
+            await bus._window.start()
+            await bus._ensure_streams()
+        except BaseException:
+            await client.close()
+            raise
         return bus
 
     @property
@@ -150,8 +154,11 @@ class Bus:
         for config in STREAMS:
             try:
                 await js.add_stream(config)
-            except APIError as error:
-                raise UnavailableError(f"stream {config.name} cannot be set up: {error}") from error
+            except (NatsError, TimeoutError) as error:
+                raise UnavailableError(
+                    f"NATS stream {config.name} cannot be set up: {error}. Check that the server runs with "
+                    "JetStream enabled, and that this user may create the stream (infra/nats/permissions.conf)."
+                ) from error
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a background task, cancelled when the bus drains."""
@@ -332,6 +339,13 @@ class Bus:
                 await self._client.flush()
         with contextlib.suppress(NatsError, RuntimeError):
             await self._client.close()
+
+
+def _without_login(url: str) -> str:
+    """An address that may be printed: without the user and password it may hold."""
+    scheme, _, rest = url.rpartition("://")
+    host = rest.rpartition("@")[2]
+    return f"{scheme}://{host}" if scheme else host
 
 
 def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) -> None:

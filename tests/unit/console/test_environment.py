@@ -36,6 +36,13 @@ def test_only_the_accountant_is_told_of_the_ledgers_database():
     assert "TOKENFLEET_POSTGRES_DSN" not in service_variables("slomax", RECORD)
 
 
+def test_only_those_who_hash_blocks_are_given_the_secret():
+    assert service_variables("ingress", RECORD)["TOKENFLEET_BLOCK_SECRET"] == "blocks"
+    assert service_variables("node-agent", RECORD)["TOKENFLEET_BLOCK_SECRET"] == "blocks"
+    assert "blocks" not in service_variables("tokenpilot", RECORD).values()
+    assert "blocks" not in service_variables("emulated-engine", RECORD).values()
+
+
 def test_an_engine_gets_no_way_onto_nats():
     assert not [name for name in service_variables("emulated-engine", RECORD) if "NATS" in name]
 

@@ -61,7 +61,7 @@ def instruments_in_the_source() -> Iterator[tuple[str, str, str]]:
 def instruments_made_in_loops() -> Iterator[tuple[str, str, str]]:
     """The same of those whose names are put together."""
     meter = MagicMock()
-    export(meter, list)
+    export(meter, list, MagicMock())
     instruments.register(meter, MagicMock())
     for kind, arguments, _ in meter.method_calls:
         yield kind, arguments[0], arguments[2] if len(arguments) > 2 else ""
@@ -127,7 +127,7 @@ def test_the_dashboard_groups_and_filters_by_labels_that_are_exported(query: str
 @pytest.mark.parametrize(
     "metric",
     [
-        'tokenfleet_ledger_tokens_total{worth="good"}',
+        'tokenfleet_ledger_tokens_total{tokenfleet_worth="good"}',
         "gen_ai_server_time_to_first_token_seconds_bucket",
         "gen_ai_server_time_per_output_token_seconds_bucket",
         "tokenfleet_instance_liveness",

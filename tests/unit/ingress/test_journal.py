@@ -1,5 +1,6 @@
 """Wherever a process dies, each request it had accepted gets exactly one outcome afterwards."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,24 @@ def run_to_the_end(journal: Journal, request_id: str) -> None:
     journal.accepted(request.submitted())
     finish = request.receive(ClientGone(), Instant(1.0, 2 * 10**9))
     journal.ended(finish.ended)  # type: ignore[union-attr]
+
+
+def test_a_full_disk_does_not_cost_what_is_owed_when_the_journal_is_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "requests.journal"
+    journal = Journal(path)
+    for name in ("a", "b", "c"):
+        run_to_the_end(journal, name)
+    monkeypatch.setattr("ingress.journal.COMPACT_BYTES", 0)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+    with pytest.raises(OSError, match="is the disk full"):
+        journal.settled("a")
+    assert {line.ended.request_id for line in unsettled(path.read_bytes().splitlines()) if line.ended} >= {
+        "b",
+        "c",
+    }
 
 
 @given(st.data())

@@ -1,9 +1,14 @@
 """`tokenfleet lab run` as its user sees it."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
+import pytest
 from click.testing import CliRunner
 
 from lab.lab_command import lab
@@ -73,6 +78,73 @@ def test_an_unknown_policy_is_refused_with_those_known() -> None:
     result = invoke("run", "routing", "--policy", "best")
     assert result.exit_code == 2
     assert "least_requests" in result.output
+
+
+def test_equal_runs_are_equal_bytes_wherever_they_are_written(tmp_path: Path) -> None:
+    asked = ("run", "routing", "--trace", "generated:chat?rate=5", "--requests", "40", "-p", "random")
+    written: list[bytes] = []
+    for name in ("one.json", "other.json"):
+        assert invoke(*asked, "--seeds", "2", "--json", str(tmp_path / name)).exit_code == 0
+        written.append((tmp_path / name).read_bytes())
+    assert written[0] == written[1]
+    assert json.loads(written[0])["run"]["command"] == (
+        "tokenfleet lab run routing --seeds 2 --policy random --trace 'generated:chat?rate=5' --requests 40"
+    )
+
+
+@pytest.mark.parametrize("speed", ["nan", "inf", "-1", "0", "1e-9"])
+def test_a_speed_that_is_none_is_refused_before_anything_runs(speed: str) -> None:
+    result = invoke("run", "routing", "--trace", "generated", "--requests", "5", "--speed", speed)
+    assert result.exit_code == 2
+    assert "--speed" in result.output
+
+
+def test_a_plot_folder_that_cannot_be_made_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = invoke("run", "routing", "--trace", "generated", "--plot", str(tmp_path / "file" / "plots"))
+    assert result.exit_code == 2
+    assert "--plot" in result.output
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_process(how: signal.Signals) -> None:
+    tokenfleet = str(Path(sys.executable).with_name("tokenfleet"))
+    endless = ("--trace", "generated?requests=200000", "-p", "random", "-p", "round_robin")
+    run = subprocess.Popen(
+        (tokenfleet, "lab", "run", "routing", *endless), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        workers = _until(lambda: _children(run.pid))
+        time.sleep(0.5)  # They begin their runs.
+        run.send_signal(how)
+        _, errors = run.communicate(timeout=20)
+        assert run.returncode != 0
+        assert b"Traceback" not in errors
+        assert _until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    finally:
+        run.kill()
+
+
+def _children(pid: int) -> list[int]:
+    stats = (entry / "stat" for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    found: list[int] = []
+    for stat in stats:
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It ended meanwhile.
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def _until(condition):
+    """What the condition says as soon as it says something."""
+    for _ in range(600):
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within 30 s")
 
 
 def test_the_scenarios_are_listed() -> None:

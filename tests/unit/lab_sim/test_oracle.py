@@ -52,5 +52,14 @@ def test_no_policy_is_better_than_the_bound(name: str, gap_s: float) -> None:
         assert figures["ttft_s"]["p50"] >= best["ttft_s"]["p50"] - 1e-9
 
 
+def test_a_last_request_that_only_some_would_serve_does_not_loosen_what_the_others_can_reach() -> None:
+    short = [submission(number, number * 0.1, 2_000, 50) for number in range(20)]
+    late_and_long = submission(20, 2.0, 2_000, 2_000)
+    served = policy_figures(Simulation(cluster(), short, make_policy("round_robin", 0)).run(), Policy())
+    best = bound(cluster(), [*short, late_and_long], Policy())
+    # Whoever refuses the last one ends a minute earlier, and has the rate of the others.
+    assert best["goodput_tokens_per_s"] >= 0.9 * served["goodput_tokens_per_s"]
+
+
 def test_nothing_offered_has_a_bound_of_nothing() -> None:
     assert bound(cluster(), [], Policy())["goodput_tokens_per_s"] == 0.0

@@ -139,6 +139,51 @@ def test_a_bad_file_is_refused_with_its_name_and_what_is_wrong(tmp_path: Path, t
     assert "mine.toml" in str(raised.value)
 
 
+HEAD = "name = 'x'\ndescription = ''\ntrace = 't'\n"
+POOL = "[[pools]]\ninstances = 2\nsite = 'B'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("speed = 1\npools = []\n", "at least one pool"),
+        ("speed = inf\n" + POOL, "speed"),
+        ("speed = 1e-9\n" + POOL, "speed"),
+        (
+            "speed = 1\nentry_site = 'A'\nround_trips_ms = {A-b = 5}\n" + POOL,
+            "names b, but the sites are A, B",
+        ),
+        ("speed = 1\nentry_site = 'A'\nround_trips_ms = {AB = 5}\n" + POOL, "between two sites"),
+        ("speed = 1\nregions = {sites = []}\n" + POOL, "at least one site"),
+        (
+            "speed = 1\ntenants = {count = 4, confined_share = 0.5, confined_to = 'b'}\n" + POOL,
+            "confined to b, but pools are at B",
+        ),
+        ("speed = 1\ntelemetry_delay_s = [1.0, 0.05]\n" + POOL, "the least and the most"),
+        (
+            "speed = 1\nsteps = [{from_share = 0.5, to_share = 0.4, factor = 2}]\n" + POOL,
+            "a step ends at 0.4",
+        ),
+        (
+            "speed = 1\nfailures = [{instance = 'B-0', at_s = 9, back_s = 3}]\n" + POOL,
+            "back at 3 s, not after it dies at 9 s",
+        ),
+        (
+            "speed = 1\nfailures = [{instance = 'B-0', at_s = 5}, {instance = 'B-0', at_s = 9}]\n" + POOL,
+            "dies at 9 s, when it is dead already",
+        ),
+    ],
+)
+def test_a_scenario_that_contradicts_itself_is_refused_with_what_does_not_fit(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(HEAD + text)
+    with pytest.raises(ScenarioError, match=said) as raised:
+        load_scenario(str(path))
+    assert "mine.toml" in str(raised.value)
+
+
 def test_an_unknown_scenario_is_refused_with_those_known() -> None:
     with pytest.raises(ScenarioError, match="routing"):
         load_scenario("rooting")

@@ -130,24 +130,27 @@ class EmbeddedPostgres:
         partial_data.rename(self._data)
 
     def _run(self, identity: Identity, command: tuple[str, ...], text: str = "") -> None:
-        try:
-            subprocess.run(
-                command,
-                input=text,
-                env=_ENVIRONMENT,
-                cwd=self._folder,
-                preexec_fn=ChildSetup(os.getpid(), signal.SIGKILL, identity.enter),
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=_INITDB_TIMEOUT_S,
-            )
-        except subprocess.SubprocessError as error:
-            output = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
-            raise UnavailableError(
-                f"The embedded Postgres cannot be initialised in {self._folder}, running as "
-                f"{identity.description}: {error} {output} {_ADVICE}"
-            ) from error
+        # Into a file, not a pipe: what a child says that fails before its exec would be lost with the pipe.
+        with tempfile.TemporaryFile("w+") as output:
+            try:
+                subprocess.run(
+                    command,
+                    input=text,
+                    env=_ENVIRONMENT,
+                    cwd=self._folder,
+                    preexec_fn=ChildSetup(os.getpid(), signal.SIGKILL, identity.enter),
+                    check=True,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    timeout=_INITDB_TIMEOUT_S,
+                )
+            except subprocess.SubprocessError as error:
+                output.seek(0)
+                raise UnavailableError(
+                    f"The embedded Postgres cannot be initialised in {self._folder}, running as "
+                    f"{identity.description}: {error} {output.read().strip()} {_ADVICE}"
+                ) from error
 
     def _pid_file(self) -> list[str]:
         try:

@@ -9,6 +9,7 @@ import msgspec
 import uvloop
 from rich.console import Console
 
+from lab.parameters import POSITIVE
 from lab.replay.options import POLICIES, ReplayOptions
 from lab.replay.own_stack import own_stack
 from lab.replay.progress import progress_bar
@@ -19,8 +20,6 @@ from lab.traces.load import open_trace
 from lab.traces.model import Trace
 from tokenfleet.contracts.policy import Routing
 from tokenfleet.settings import Settings, load
-
-POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -15,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from lab.child import end_with_parent
 from lab.errors import ReplayError
 from lab.replay.stack import Stack, running_stack
 from tokenfleet.errors import TokenFleetError
@@ -24,9 +23,6 @@ STOP_TIMEOUT_S = 30.0
 POLL_S = 0.2
 LOG_FILE = "up.log"
 LOG_LINES = 15
-PR_SET_PDEATHSIG = 1
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Instances(msgspec.Struct, frozen=True):
@@ -76,15 +72,10 @@ async def _start(folder: Path, time_scale: float, engines: int) -> asyncio.subpr
                 stderr=asyncio.subprocess.STDOUT,
                 # Its own session: Ctrl-C reaches only the replay, which restores the policy and then stops it.
                 start_new_session=True,
-                preexec_fn=_stop_with_parent,
+                preexec_fn=end_with_parent,
             )
         except OSError as error:
             raise ReplayError(f"{command} cannot be started: {error}. Is TokenFleet installed?") from error
-
-
-def _stop_with_parent() -> None:
-    """In the child: be asked to stop if the replay itself is killed."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 async def _until_up(process: asyncio.subprocess.Process, folder: Path, engines: int) -> Stack:

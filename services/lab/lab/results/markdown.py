@@ -12,7 +12,7 @@ OPENING = """\
 # Results
 
 Every figure on this page is computed from the runs in `{runs}` by `tokenfleet lab report`, which writes this file:
-do not edit it. Each scenario says which command makes its run again.
+do not edit it. Each scenario says which command makes its run again; `--json FILE` keeps it.
 
 How to read it:
 

@@ -2,6 +2,7 @@
 
 import os
 from importlib import resources
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -100,9 +101,42 @@ def _problem(scenario: Scenario) -> str | None:
         if pool.profile not in scenario.hardware and pool.profile not in PROFILES:
             known = ", ".join([*PROFILES, *scenario.hardware])
             return f"a pool's profile {pool.profile} is unknown. Known: {known}"
-    for pair in scenario.round_trips_ms:
-        if pair.count("-") != 1:
-            return f'round trips lie between two sites, written "A-B", not {pair!r}'
-    if scenario.regions and len(scenario.regions.sites) < 1:
+    return _problem_of_sites(scenario) or _problem_in_time(scenario)
+
+
+def _problem_of_sites(scenario: Scenario) -> str | None:
+    if not scenario.pools:
+        return "`pools` needs at least one pool"
+    if scenario.regions and not scenario.regions.sites:
         return "`regions` needs at least one site"
+    entries = scenario.regions.sites if scenario.regions else (scenario.entry_site or scenario.sites[0],)
+    known = {*scenario.sites, *entries}
+    for pair in scenario.round_trips_ms:
+        ends = pair.split("-")
+        if len(ends) != 2:
+            return f'round trips lie between two sites, written "A-B", not {pair!r}'
+        if unknown := [site for site in ends if site not in known]:
+            return f"the round trip {pair} names {unknown[0]}, but the sites are {', '.join(sorted(known))}"
+    dealt = scenario.tenants
+    if dealt and dealt.confined_share and dealt.confined_to not in scenario.sites:
+        return f"tenants are confined to {dealt.confined_to}, but pools are at {', '.join(scenario.sites)}"
+    return None
+
+
+def _problem_in_time(scenario: Scenario) -> str | None:
+    least_s, most_s = scenario.telemetry_delay_s
+    if least_s > most_s:
+        return f"telemetry_delay_s is the least and the most, not {least_s:g} and {most_s:g}"
+    for step in scenario.steps:
+        if step.from_share >= step.to_share:
+            return (
+                f"a step ends at {step.to_share:g} of the run, not after its beginning at {step.from_share:g}"
+            )
+    back_s: dict[str, float] = {}
+    for death in sorted(scenario.failures, key=lambda death: death.at_s):
+        if death.back_s is not None and death.back_s <= death.at_s:
+            return f"{death.instance} is back at {death.back_s:g} s, not after it dies at {death.at_s:g} s"
+        if death.at_s <= back_s.get(death.instance, -1.0):
+            return f"{death.instance} dies at {death.at_s:g} s, when it is dead already"
+        back_s[death.instance] = inf if death.back_s is None else death.back_s
     return None

@@ -11,6 +11,10 @@ Natural = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
+LEAST_SPEED, GREATEST_SPEED = 1e-3, 1e6
+Speed = Annotated[float, msgspec.Meta(ge=LEAST_SPEED, le=GREATEST_SPEED)]
+"""Telemetry goes on while nothing arrives, so a run at a speed near nothing would never end."""
+
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file: a misspelt key is an error, not a default."""
@@ -41,8 +45,8 @@ class Target(_Table, frozen=True, kw_only=True):
 
     policy: str
     attainment: Share
-    least_speed: Positive
-    greatest_speed: Positive
+    least_speed: Speed
+    greatest_speed: Speed
 
 
 class Step(_Table, frozen=True, kw_only=True):
@@ -92,7 +96,7 @@ class Scenario(_Table, frozen=True, kw_only=True):
     """A file, looked for as `lab.scenarios.load.find_trace` says, or a generator's name."""
     otherwise: str = "generated:chat"
     """The generator used where the file is not there."""
-    speed: Positive | None = None
+    speed: Speed | None = None
     """How much faster than recorded requests arrive; or `target`."""
     target: Target | None = None
     pools: tuple[Pool, ...]

@@ -2,14 +2,17 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from ctypes import c_int64
 from typing import Any
 
 import msgspec
 
-from lab.errors import ScenarioError
+from lab.child import end_with_parent
+from lab.errors import ScenarioError, SimulationError
 from lab.scenarios.load import find_trace
 from lab.scenarios.model import Scenario
 from lab.scenarios.setting import cluster_of, workload_of
@@ -173,7 +176,7 @@ def _run_tasks(
     counter = context.Value(c_int64, 0)
     results: dict[tuple[str, int], dict[str, Any]] = {}
     workers = min(os.cpu_count() or 1, len(tasks))
-    with ProcessPoolExecutor(workers, context, initializer=_count_in, initargs=(counter,)) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(counter,)) as pool:
         running = {pool.submit(_run_task, experiment, speed, *task): task for task in tasks}
         try:
             while running:
@@ -181,8 +184,15 @@ def _run_tasks(
                 for future in ended:
                     results[running.pop(future)] = future.result()
                 watch(f"{len(results)} of {len(tasks)} runs", counter.value)
+        except BrokenProcessPool as error:
+            raise SimulationError(
+                "A process that simulated was killed, perhaps for want of memory: try fewer --requests, or close "
+                "what else runs here"
+            ) from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Runs take minutes: whoever presses Ctrl-C does not want to wait for their end.
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
     return results
 
@@ -190,10 +200,12 @@ def _run_tasks(
 _counter: Any = None
 
 
-def _count_in(counter: Any) -> None:
-    """In a worker process: where its progress is added up."""
+def _begin_worker(counter: Any) -> None:
+    """In a worker process: where its progress is added up, and that it ends when its parent says so or is gone."""
     global _counter
     _counter = counter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def _run_task(experiment: Experiment, speed: float, name: str, seed: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lab.errors import TrustError
+from lab.parameters import POSITIVE
 from lab.traces.load import GENERATED, open_trace
 from lab.traces.model import Trace
 from lab.trust.agreement import agreement_table
@@ -20,7 +21,6 @@ from lab.trust.dynamo_replay import install
 from lab.trust.dynamo_report import as_json, round_robin_table, routers_table, timing_table
 from lab.trust.engine_compare import EngineTrust, compare_engine
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
 LIGHT_SPEED = 1.0
 
 json_option = click.option(

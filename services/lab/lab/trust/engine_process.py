@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from lab.child import end_with_parent
 from lab.errors import TrustError
 from tokenfleet.contracts.fleet import EngineProfile
 from tokenfleet.engine.profile import PROFILES
@@ -20,9 +19,6 @@ from tokenfleet.engine.profile import PROFILES
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.05
-PR_SET_PDEATHSIG = 1
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Ready(msgspec.Struct, frozen=True):
@@ -81,15 +77,10 @@ async def _start(time_scale: float, ready_file: Path, log_file: Path) -> asyncio
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         except OSError as error:
             raise TrustError(f"{command} cannot be started: {error}. Is TokenFleet installed?") from error
-
-
-def _end_with_parent() -> None:
-    """In the child: do not outlive the comparison, however it ends."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 async def _until_ready(process: asyncio.subprocess.Process, ready_file: Path, log_file: Path) -> _Ready:

@@ -1,0 +1,82 @@
+"""What one service may say on NATS, another cannot say in its place."""
+
+import re
+
+import pytest
+from unit.infra.deployment import INFRA
+
+from tokenfleet import subjects
+
+PERMISSIONS = (INFRA / "nats" / "permissions.conf").read_text()
+OPERATOR = "operator"
+
+
+def lists(kind: str) -> dict[str, set[str]]:
+    """The subjects each user may publish or subscribe."""
+    found: dict[str, set[str]] = {}
+    for block in PERMISSIONS.split("user: ")[1:]:
+        listed = re.search(rf"{kind}: \[(.*?)\]", block, re.DOTALL)
+        assert listed, block
+        found[block.split()[0]] = set(re.findall(r'"([^"]+)"', listed[1]))
+    return found
+
+
+PUBLISH = lists("publish")
+SUBSCRIBE = lists("subscribe")
+SERVICES = sorted(PUBLISH.keys() - {OPERATOR})
+
+
+def matches(pattern: str, subject: str) -> bool:
+    wanted, given = pattern.split("."), subject.split(".")
+    for at, part in enumerate(wanted):
+        if part == ">":
+            return len(given) > at
+        if at >= len(given) or part not in ("*", given[at]):
+            return False
+    return len(wanted) == len(given)
+
+
+def publishers(subject: str) -> set[str]:
+    return {user for user in SERVICES if any(matches(pattern, subject) for pattern in PUBLISH[user])}
+
+
+@pytest.mark.parametrize("outcome", subjects.OUTCOMES)
+def test_only_ingress_says_how_a_request_ended(outcome: str):
+    assert publishers(subjects.request("local", "m@1", outcome)) == {"ingress"}
+
+
+def test_only_the_accountant_acknowledges_events_or_else_the_ledger_would_miss_them():
+    assert publishers("$JS.ACK.REQUESTS.accountant.1.2.3.4.5") == {"goodput_accountant"}
+    assert publishers("$JS.ACK.domain.hash.REQUESTS.accountant.1.2.3.4.5.6") == {"goodput_accountant"}
+
+
+@pytest.mark.parametrize("service", ["slomax", "tokenpilot"])
+def test_a_decider_writes_its_own_leases_and_nobody_elses(service: str):
+    assert publishers("$KV.leases." + subjects.lease_key(service, "local", "m@1")) == {service}
+
+
+@pytest.mark.parametrize("bucket", [subjects.BUCKET_TENANTS, subjects.BUCKET_POLICY])
+def test_no_service_changes_tenants_or_policy(bucket: str):
+    assert publishers(f"$KV.{bucket}.any") == set()
+
+
+def test_only_node_agents_register_engines():
+    assert publishers("$KV.instances." + subjects.instance_key("local", "engine-1")) == {"node_agent"}
+
+
+def test_only_ingress_and_fleetmind_hear_the_tenants_key_hashes():
+    assert {user for user in SERVICES if "$KV.tenants.>" in SUBSCRIBE[user]} == {"ingress", "fleetmind"}
+    assert publishers("$JS.API.DIRECT.GET.KV_tenants.$KV.tenants.acme") == {"ingress", "fleetmind"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_hears_only_its_own_replies(service: str):
+    assert [each for each in SUBSCRIBE[service] if "INBOX" in each] == [f"_INBOX_{service}.>"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_may_create_only_streams_that_tokenfleet_has(service: str):
+    ours = {"REQUESTS", "FLEET", "KV_instances", "KV_leases", "KV_tenants", "KV_policy"}
+    created = {each.rpartition(".")[2] for each in PUBLISH[service] if ".STREAM.CREATE." in each}
+    assert created <= ours
+    assert not [each for each in PUBLISH[service] if re.search(r"STREAM\.(UPDATE|DELETE|PURGE|\*)", each)]
