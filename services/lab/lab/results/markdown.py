@@ -59,12 +59,12 @@ def _glance(runs: Sequence[Run]) -> str:
         rows.append(
             [
                 f"[{run.scenario}](#{run.scenario})",
-                f"**{whole(ours.goodput_tokens_per_s)}**",
+                whole(ours.goodput_tokens_per_s),
                 percent(share(ours.goodput_tokens_per_s, run.bound.goodput_tokens_per_s)),
                 title(rival),
                 _change(ours.goodput_tokens_per_s, theirs.goodput_tokens_per_s),
                 _change(ours.goodput_tokens_per_s, plain.goodput_tokens_per_s),
-                f"**{percent(ours.attainment_offered)}**",
+                percent(ours.attainment_offered),
                 percent(theirs.attainment_offered),
                 percent(plain.attainment_offered),
             ]
