@@ -205,6 +205,31 @@ def test_an_ordinary_user_runs_postgres_as_themselves():
     assert completed.stdout.strip() == f"{identity.NOBODY} the current user 1", completed.stderr
 
 
+WITH_THREADS_IN_CHILDREN = """
+import os, sys, threading, time
+from pathlib import Path
+from console.embedded.identity import choose
+from console.embedded.postgres import tool
+
+sleeper = lambda: threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+print(choose(tool("postgres"), Path(sys.argv[1])).description)
+os.register_at_fork(after_in_child=sleeper)
+print(choose(tool("postgres"), Path(sys.argv[1])).description)
+"""
+
+
+def test_a_library_that_starts_threads_in_forked_children_changes_nothing(tmp_path: Path):
+    completed = subprocess.run(
+        [sys.executable, "-c", WITH_THREADS_IN_CHILDREN, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    plain, with_threads = completed.stdout.split("\n")[:2]
+    assert plain == with_threads, completed.stderr
+
+
 def test_when_nobody_may_run_postgres_the_message_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -15,7 +15,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_KEEPCAPS = 8
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
-_CLONE_NEWUSER = 0x1000_0000
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _CAP_DAC_OVERRIDE = 1
 
@@ -48,27 +47,6 @@ class ChildSetup:
             raise
         if os.getppid() != self.parent_pid:
             os._exit(1)  # The parent died before the kernel knew that we care.
-
-
-def enter_user_namespace(inside_uid: int, inside_gid: int) -> None:
-    """Look like `inside_uid` to oneself and the kernel's root checks, while files stay the caller's own.
-
-    The one mapping of one's own id needs no privilege beyond creating the namespace.
-    """
-    outside_uid, outside_gid = os.geteuid(), os.getegid()
-    _check(_libc.unshare(_CLONE_NEWUSER), "unshare(CLONE_NEWUSER)")
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{inside_uid} {outside_uid} 1")
-    _write("/proc/self/gid_map", f"{inside_gid} {outside_gid} 1")
-
-
-def _write(path: str, text: str) -> None:
-    # Plain system calls: after a fork from a process with threads, buffered files may find a lock taken.
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
 
 
 def become(uid: int, gid: int) -> None:

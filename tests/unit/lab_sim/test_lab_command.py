@@ -111,7 +111,11 @@ def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_process(how: signal.Si
     tokenfleet = str(Path(sys.executable).with_name("tokenfleet"))
     endless = ("--trace", "generated?requests=200000", "-p", "random", "-p", "round_robin")
     run = subprocess.Popen(
-        (tokenfleet, "lab", "run", "routing", *endless), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        (tokenfleet, "lab", "run", "routing", *endless),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # A shell's background jobs ignore Ctrl-C, and so would their children, this one too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         workers = _until(lambda: _children(run.pid))

@@ -7,12 +7,13 @@ program may be needed, so the ways are tried in turn, from the one that changes 
 import os
 import pwd
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from console.child import ChildSetup, become, become_keeping_file_access, enter_user_namespace
+from console.child import ChildSetup, become, become_keeping_file_access
 from tokenfleet.errors import ConfigurationError
 
 NOBODY = 65534
@@ -27,7 +28,14 @@ class Identity:
     uid: int
     gid: int
     """Who its files must belong to, as seen from here."""
-    enter: Callable[[], None] | None
+    enter: Callable[[], None] | None = None
+    """What the forked child does to become it."""
+    launcher: tuple[str, ...] = ()
+    """Words before the program's command, where a program of its own has to do it."""
+
+    def command(self, program: str, *arguments: str) -> tuple[str, ...]:
+        """The command that runs a program as this identity, once the child has entered it."""
+        return (*self.launcher, program, *arguments)
 
 
 def choose(program: str, folder: Path) -> Identity:
@@ -54,11 +62,12 @@ def candidates() -> Iterator[Identity]:
     """The identities worth trying for whoever we are, best first."""
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0 and _has_name(uid):
-        yield Identity("the current user", uid, gid, None)
+        yield Identity("the current user", uid, gid)
     named = next((entry for entry in pwd.getpwall() if entry.pw_uid != 0), None)
     if named:
-        enter = partial(enter_user_namespace, named.pw_uid, named.pw_gid)
-        yield Identity("a user namespace", uid, gid, enter)
+        script = str(Path(__file__).with_name("user_namespace.py"))
+        launcher = (sys.executable, "-I", "-S", script, str(named.pw_uid), str(named.pw_gid))
+        yield Identity("a user namespace", uid, gid, launcher=launcher)
     if uid == 0 and _has_name(NOBODY):
         yield Identity("the user nobody", NOBODY, NOBODY, partial(become, NOBODY, NOBODY))
         keeping = partial(become_keeping_file_access, NOBODY, NOBODY)
@@ -90,7 +99,7 @@ def _try(identity: Identity, program: str, folder: Path) -> str | None:
     try:
         give(folder, identity)
         completed = subprocess.run(
-            [program, "--version"],
+            identity.command(program, "--version"),
             preexec_fn=ChildSetup(os.getpid(), enter=enter),
             capture_output=True,
             text=True,

@@ -87,7 +87,7 @@ class EmbeddedPostgres:
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         return ProcessSpec(
             name="postgres",
-            command=(server, "-D", str(self._data), *options),
+            command=identity.command(server, "-D", str(self._data), *options),
             environment=_ENVIRONMENT,
             # Entered before the identity changes, which may not be allowed to reach its own folder from the root.
             directory=self._folder,
@@ -134,7 +134,7 @@ class EmbeddedPostgres:
         with tempfile.TemporaryFile("w+") as output:
             try:
                 subprocess.run(
-                    command,
+                    identity.command(*command),
                     input=text,
                     env=_ENVIRONMENT,
                     cwd=self._folder,

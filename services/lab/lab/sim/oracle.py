@@ -16,6 +16,7 @@ counts as the share of the fastest that its most favourable coefficient gives. T
 no shorter than the arrivals take, and only what can have ended within it counts, with the engine time there is in it.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -211,7 +212,8 @@ def _greatest_rate(
     if len(edges) > DURATIONS:
         edges = edges[np.linspace(0, len(edges) - 1, DURATIONS).round().astype(int)]
     rates: list[float] = []
-    for left, right in zip(edges, [*edges[1:], np.inf], strict=True):
+    lefts: list[float] = edges.tolist()
+    for left, right in zip(lefts, [*lefts[1:], math.inf], strict=True):
         possible = (ends_s < right) | (ends_s <= left)
         rates.append(_knapsack(work_s[possible], value[possible], instances * left) / left)
     return max(rates)
