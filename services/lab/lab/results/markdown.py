@@ -74,7 +74,7 @@ def _glance(runs: Sequence[Run]) -> str:
 
 def _change(ours: float, theirs: float) -> str:
     """Their goodput, and TokenFleet's relative to it."""
-    gain = f" (TokenFleet {ours / theirs - 1:+.0%})".replace("%", " %") if theirs else ""
+    gain = f" (TokenFleet {ours / theirs - 1:+.1%})".replace("%", " %") if theirs else ""
     return f"{whole(theirs)}{gain}"
 
 
