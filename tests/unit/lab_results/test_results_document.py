@@ -61,4 +61,4 @@ def test_a_defeat_is_in_the_document(example: dict[str, Any]) -> None:
     text = _text(example)
     assert "20.0 % less than the best baseline, llm-d" in text
     assert "- goodput, tokens/s: 1,600 against 2,000 (llm-d)" in text
-    assert "2,000 (TokenFleet -20 %)" in text
+    assert "2,000 (TokenFleet -20.0 %)" in text
