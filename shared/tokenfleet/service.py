@@ -12,11 +12,12 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from tokenfleet.blocks import BlockHasher
 from tokenfleet.bus import Bus
 from tokenfleet.clock import Clock, SystemClock
 from tokenfleet.errors import TokenFleetError
 from tokenfleet.observability import Observability, configure_logging
-from tokenfleet.settings import Settings, load
+from tokenfleet.settings import DEVELOPMENT_BLOCK_SECRET, Settings, load
 
 if TYPE_CHECKING:
     from faststream.nats import NatsBroker
@@ -40,6 +41,16 @@ class Service(Generic[SettingsT]):
         """Extra fields for /health; replace it to say more."""
         self._stop_hooks: list[StopHook] = []
         self._broker: NatsBroker | None = None
+
+    def block_hasher(self) -> BlockHasher:
+        """Hashes prompt blocks with the deployment's secret; warns if that is the public one."""
+        secret = self.settings.block_secret.get_secret_value()
+        if secret == DEVELOPMENT_BLOCK_SECRET:
+            self.log.warning(
+                "TOKENFLEET_BLOCK_SECRET is not set: block hashes use a public secret, so whoever reads the bus can "
+                "test guesses of prompts; set the same secret for every ingress and node agent"
+            )
+        return BlockHasher(secret.encode())
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a background task until the service stops."""

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tokenfleet.errors import ConfigurationError
 
 PREFIX = "TOKENFLEET_"
+DEVELOPMENT_BLOCK_SECRET = "tokenfleet-development"  # noqa: S105 - public, and warned of
 
 
 class Settings(BaseSettings):
@@ -30,7 +31,7 @@ class Settings(BaseSettings):
     admin_host: str = "127.0.0.1"
     admin_port: int = Field(default=0, ge=0, le=65535, description="/health and /metrics; 0: any free port.")
     log_level: str = "info"
-    block_secret: SecretStr = SecretStr("tokenfleet-development")
+    block_secret: SecretStr = SecretStr(DEVELOPMENT_BLOCK_SECRET)
     replica: str = Field(default_factory=lambda: f"{os.uname().nodename}-{os.getpid()}")
 
     @model_validator(mode="before")

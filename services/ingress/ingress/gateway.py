@@ -18,7 +18,6 @@ from ingress.policy.happenings import FellBack, Instant
 from ingress.settings import IngressSettings
 from ingress.upstream import EngineClient
 from tokenfleet import subjects
-from tokenfleet.blocks import BlockHasher
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.fleet import InstanceRecord
 from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Refused, Routed
@@ -45,7 +44,7 @@ class Gateway:
         self.fleet = FleetView()
         self.policy = LivePolicy()
         self.tenants = LiveTenants()
-        self.hasher = BlockHasher(settings.block_secret.get_secret_value().encode())
+        self.hasher = service.block_hasher()
         self.engines = EngineClient(
             Timeouts(
                 connect_s=settings.ingress_connect_timeout_s,

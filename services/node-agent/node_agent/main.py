@@ -7,7 +7,6 @@ from node_agent.agent import NodeAgent
 from node_agent.engine import NodeContext
 from node_agent.registry import Registry
 from node_agent.settings import NodeAgentSettings
-from tokenfleet.blocks import BlockHasher
 from tokenfleet.service import Service, run_service
 
 FOLDER_INTERVAL_S = 0.2
@@ -22,7 +21,7 @@ async def start(service: Service[NodeAgentSettings]) -> None:
         bus=service.bus,
         clock=service.clock,
         session=aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)),
-        hasher=BlockHasher(settings.block_secret.get_secret_value().encode()),
+        hasher=service.block_hasher(),
     )
     agent = NodeAgent(context, Registry(service.bus, service.clock, settings.site))
     service.on_stop(agent.stop)
