@@ -17,15 +17,14 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
-from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BucketNotFoundError
 from nats.js.errors import Error as JetStreamError
 
-from tokenfleet import subjects
 from tokenfleet.bus.bucket import Bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
 from tokenfleet.bus.publisher import PublishWindow
+from tokenfleet.bus.storage import BUCKETS, STREAMS
 from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
 from tokenfleet.settings import Settings
 
@@ -39,32 +38,6 @@ RECONNECT_WAIT_S = 0.25
 DRAIN_S = 2.0
 """How long handlers may take to finish when the process stops."""
 MESSAGE_ID = "Nats-Msg-Id"
-DAY_S = 24 * 3600.0
-
-STREAMS = (
-    StreamConfig(
-        name=subjects.STREAM_REQUESTS,
-        subjects=list(subjects.REQUESTS_STREAM_SUBJECTS),
-        retention=RetentionPolicy.LIMITS,
-        storage=StorageType.FILE,
-        max_age=7 * DAY_S,
-        duplicate_window=120.0,
-    ),
-    StreamConfig(
-        name=subjects.STREAM_FLEET,
-        subjects=list(subjects.FLEET_STREAM_SUBJECTS),
-        retention=RetentionPolicy.LIMITS,
-        storage=StorageType.FILE,
-        max_age=30 * DAY_S,
-        max_bytes=1 << 30,
-    ),
-)
-BUCKETS = {
-    subjects.BUCKET_INSTANCES: KeyValueConfig(bucket=subjects.BUCKET_INSTANCES, ttl=10.0),
-    subjects.BUCKET_LEASES: KeyValueConfig(bucket=subjects.BUCKET_LEASES, ttl=60.0),
-    subjects.BUCKET_TENANTS: KeyValueConfig(bucket=subjects.BUCKET_TENANTS),
-    subjects.BUCKET_POLICY: KeyValueConfig(bucket=subjects.BUCKET_POLICY),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Late or repeated answers of deciders are expected (messages are submitted again)
 """
 
 from enum import Enum, auto
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,7 @@ from tokenfleet.contracts.requests import (
     Routed,
     Submitted,
     event_id,
+    next_event,
     terminal_event_id,
 )
 
@@ -231,20 +233,8 @@ class Lifecycle:
         if self.phase is Phase.AT_ENGINE:
             self.phase = Phase.RELAYING
             self._first_token_s = at.engine_s
-            self._facts.append(
-                FirstToken(
-                    event_id=event_id(self.request_id, self.attempt, "first_token"),
-                    request_id=self.request_id,
-                    attempt=self.attempt,
-                    tenant=self.tenant,
-                    pool=self.pool,
-                    site=self.site,
-                    time_ns=at.unix_ns,
-                    request_class=self._request_class,
-                    instance=self.instance or "",
-                    ttft_s=at.engine_s - self._submitted.engine_s,
-                )
-            )
+            ttft_s = at.engine_s - self._submitted.engine_s
+            self._note(FirstToken, "first_token", at, instance=self.instance or "", ttft_s=ttft_s)
         return _WAIT
 
     def _on_engine_failed(self, failure: EngineFailed, at: Instant) -> Step:
@@ -252,21 +242,14 @@ class Lifecycle:
         if self.phase is Phase.RELAYING or self.attempt >= MAX_ATTEMPTS:
             return self._end(at, "failed", failure.reason, 502, message, output_tokens=failure.output_tokens)
         input_tokens = self.request.input_tokens if failure.reached else 0
-        self._facts.append(
-            Retried(
-                event_id=event_id(self.request_id, self.attempt, "retried"),
-                request_id=self.request_id,
-                attempt=self.attempt,
-                tenant=self.tenant,
-                pool=self.pool,
-                site=self.site,
-                time_ns=at.unix_ns,
-                request_class=self._request_class,
-                instance=self.instance,
-                reason=failure.reason,
-                input_tokens=input_tokens,
-                output_tokens=failure.output_tokens,
-            )
+        self._note(
+            Retried,
+            "retried",
+            at,
+            instance=self.instance,
+            reason=failure.reason,
+            input_tokens=input_tokens,
+            output_tokens=failure.output_tokens,
         )
         self._retried_input_tokens += input_tokens
         self._retried_output_tokens += failure.output_tokens
@@ -275,6 +258,20 @@ class Lifecycle:
         self.attempt += 1
         self._submissions = 0
         return self._ask()
+
+    def _note(self, kind: type[Event], name: str, at: Instant, **fields: Any) -> None:
+        """A fact of the present attempt, to be published."""
+        fact = next_event(
+            kind,
+            name,
+            self.submitted(),
+            site=self.site,
+            pool=self.pool,
+            time_ns=at.unix_ns,
+            request_class=self._request_class,
+            **fields,
+        )
+        self._facts.append(fact)
 
     # -- the end
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from lab.child import end_with_parent
+from lab.child import end_with_parent, stop
 from lab.errors import ReplayError
 from lab.replay.stack import Stack, running_stack
 from tokenfleet.errors import TokenFleetError
@@ -53,7 +53,7 @@ async def own_stack(time_scale: float, engines: int) -> AsyncIterator[Stack]:
         raise ReplayError(f"{error}\nThe stack's files, with all logs, are kept in {folder}.") from error
     finally:
         if process:
-            await _stop(process)
+            await stop(process, STOP_TIMEOUT_S)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -99,15 +99,3 @@ async def _ready_engines(session: aiohttp.ClientSession, api_url: str) -> int:
         async with session.get(f"{api_url}/health") as response:
             return msgspec.json.decode(await response.read(), type=_Health).instances.ready
     return 0
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

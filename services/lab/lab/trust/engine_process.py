@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from lab.child import end_with_parent
+from lab.child import end_with_parent, stop
 from lab.errors import TrustError
 from tokenfleet.contracts.fleet import EngineProfile
 from tokenfleet.engine.profile import PROFILES
@@ -60,7 +60,7 @@ async def emulated_engine(time_scale: float) -> AsyncIterator[RunningEngine]:
                 block_tokens=ready.block_size_tokens,
             )
         finally:
-            await _stop(process)
+            await stop(process, STOP_TIMEOUT_S)
 
 
 async def _start(time_scale: float, ready_file: Path, log_file: Path) -> asyncio.subprocess.Process:
@@ -96,15 +96,3 @@ async def _until_ready(process: asyncio.subprocess.Process, ready_file: Path, lo
 
 def _content(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

@@ -1,0 +1,32 @@
+"""What JetStream keeps, and for how long."""
+
+from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+
+from tokenfleet import subjects
+
+DAY_S = 24 * 3600.0
+
+STREAMS = (
+    StreamConfig(
+        name=subjects.STREAM_REQUESTS,
+        subjects=list(subjects.REQUESTS_STREAM_SUBJECTS),
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        max_age=7 * DAY_S,
+        duplicate_window=120.0,
+    ),
+    StreamConfig(
+        name=subjects.STREAM_FLEET,
+        subjects=list(subjects.FLEET_STREAM_SUBJECTS),
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        max_age=30 * DAY_S,
+        max_bytes=1 << 30,
+    ),
+)
+BUCKETS = {
+    subjects.BUCKET_INSTANCES: KeyValueConfig(bucket=subjects.BUCKET_INSTANCES, ttl=10.0),
+    subjects.BUCKET_LEASES: KeyValueConfig(bucket=subjects.BUCKET_LEASES, ttl=60.0),
+    subjects.BUCKET_TENANTS: KeyValueConfig(bucket=subjects.BUCKET_TENANTS),
+    subjects.BUCKET_POLICY: KeyValueConfig(bucket=subjects.BUCKET_POLICY),
+}
