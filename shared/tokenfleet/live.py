@@ -28,7 +28,10 @@ async def watch_fleet(
     on_state: OnState | None = None,
     on_record: OnRecord | None = None,
 ) -> None:
-    """Keep `view` current from the registry and the instances' readings; hooks run after each is applied."""
+    """Keep `view` current from the registry and the instances' readings; hooks run after each is applied.
+
+    A restarted engine (a new generation) is first reported as gone: what the old process cached and ran went with it.
+    """
     prefix = f"{subjects.token(site)}."
 
     def record_changed(key: str, value: bytes | None) -> None:
@@ -39,9 +42,14 @@ async def watch_fleet(
         except ContractError as error:
             log.warning("registry entry ignored", key=key, error=str(error))
             return
+        name = subjects.name_of(key[len(prefix) :])
+        known = view.get(name)
         view.apply_record(key, record, clock.wall_s())
-        if on_record:
-            on_record(subjects.name_of(key[len(prefix) :]), record)
+        if on_record is None:
+            return
+        if known is not None and record is not None and known.record.generation != record.generation:
+            on_record(name, None)
+        on_record(name, record)
 
     async def state_arrived(state: InstanceState, _: Delivery) -> None:
         if view.apply_state(state, clock.wall_s()) and on_state:

@@ -110,7 +110,12 @@ class Service(Generic[SettingsT]):
 
     async def _health(self, _: web.Request) -> web.Response:
         connected = self.bus.connected
-        body = {"service": self.name, "nats": "connected" if connected else "away", **self.health()}
+        body = {
+            "service": self.name,
+            "nats": "connected" if connected else "away",
+            "contract_errors": self.bus.contract_errors,
+            **self.health(),
+        }
         return web.json_response(body, status=200 if connected else 503)
 
 

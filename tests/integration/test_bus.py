@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import pytest
 from conftest import NatsServer
+from fleets import record
 
 from tokenfleet import subjects
 from tokenfleet.bus import Bus, Delivery, Fetched
 from tokenfleet.clock import SystemClock
+from tokenfleet.contracts.fleet import InstanceRecord
 from tokenfleet.contracts.policy import Policy
 from tokenfleet.errors import RemoteError, TokenFleetError, UnavailableError
+from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
-from tokenfleet.live import LivePolicy
+from tokenfleet.live import LivePolicy, watch_fleet
 from tokenfleet.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -235,3 +238,20 @@ async def test_a_stopping_process_still_answers_what_it_was_handling(bus: Bus, n
     await asyncio.sleep(0.1)
     await server.drain()
     assert await asyncio.gather(*asked) == [Note(number) for number in range(4)]
+
+
+async def test_a_restarted_engine_is_gone_before_it_is_back(bus: Bus):
+    bucket = await bus.bucket(subjects.BUCKET_INSTANCES)
+    seen: list[int | None] = []
+    view = FleetView()
+
+    def changed(name: str, entry: InstanceRecord | None) -> None:
+        assert name == "a"
+        seen.append(entry.generation if entry else None)
+
+    await watch_fleet(bus, "local", SystemClock(), view, on_record=changed)
+    for generation in (1, 1, 2):  # registered, refreshed, restarted
+        entry = record("a", generation=generation, draining=generation == 2)
+        await bucket.put(subjects.instance_key("local", "a"), msgspec.json.encode(entry))
+    await until(lambda: len(seen) == 4)
+    assert seen == [1, 1, None, 2]

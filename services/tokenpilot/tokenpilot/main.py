@@ -58,7 +58,11 @@ class TokenPilot:
         service.every(RENEW_S, self._keep_leases)
         service.every(5.0, self._expire)
         service.on_stop(self._leases.release)
-        service.health = lambda: {"deciding": self._leases.held(), "blocks": len(self._index)}
+        service.health = lambda: {
+            "deciding": self._leases.held(),
+            "blocks": len(self._index),
+            "kv_snapshots": self._kv.snapshots,
+        }
         self._routed_count = service.observability.meter.create_counter(
             "tokenfleet.tokenpilot.routed", description="Requests given an instance, by reason."
         )
