@@ -1,5 +1,7 @@
 """The registry and the telemetry of engine instances."""
 
+from typing import Literal
+
 import msgspec
 
 
@@ -25,6 +27,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     iteration_budget_tokens: int
     max_running_requests: int
     max_context_tokens: int = 131_072
+    restore_s_per_token: float = 0.0
+    """To bring one token's KV back from host memory or disk; 0 where nothing is offloaded."""
 
 
 class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,15 +81,22 @@ class KvDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Changes to one instance's cached blocks (MessagePack), 8-byte keyed hashes packed as in `blocks`.
 
     `sequence` rises by one per delta of a generation; a reader that misses one asks for a snapshot.
-    Apply in order: cleared, then removed, then stored.
+    Apply in order: cleared, then removed, then stored. A block may lie in both tiers at once.
     """
 
     instance: str
     generation: int
     sequence: int
     stored: bytes = b""
+    """Now in the accelerator's memory."""
     removed: bytes = b""
+    stored_offloaded: bytes = b""
+    """Now in host memory or on disk, from where it is restored faster than computed."""
+    removed_offloaded: bytes = b""
     cleared: bool = False
+    """Both tiers were emptied."""
+    complete: bool = True
+    """False while the node agent knows that it missed some of what the engine stored or removed."""
     schema: int = 1
 
 
@@ -96,4 +107,11 @@ class KvSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     sequence: int
     blocks: bytes
+    offloaded: bytes = b""
+    complete: bool = True
     schema: int = 1
+
+
+IndexQuality = Literal["exact", "degraded", "approximate"]
+"""How far to trust what is known of an instance's cache: fed by an unbroken stream of events; with a hole in
+it, so some blocks are missing or gone; or only a model of what was routed there, for want of events."""

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from tokenfleet.contracts.fleet import IndexQuality
+
 SCHEMA = 1
 
 Outcome = Literal["completed", "rejected", "timed_out", "cancelled", "failed"]
@@ -95,15 +97,32 @@ class Refused(Event, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One instance as TokenPilot saw it when deciding; `filtered` says why it was out, if it was."""
+    """One instance as TokenPilot saw it when deciding; `filtered` says why it was out, if it was.
+
+    Times are engine seconds. What was not worked out, because the instance could not win any more, is None.
+    """
 
     instance: str
     cost_s: float | None = None
+    """`predicted_ttft_s` plus the price of the expected misses; the least wins."""
     predicted_ttft_s: float | None = None
+    predicted_tpot_s: float | None = None
     backlog_s: float | None = None
+    """Until the prefills ahead of it are done."""
+    kv_wait_s: float | None = None
+    """Until there is KV room for it."""
+    own_prefill_s: float | None = None
+    expected_misses: float | None = None
+    """Requests there that it is expected to push over their objective."""
     reused_tokens: int = 0
-    running: int = 0
-    waiting: int = 0
+    offloaded_tokens: int = 0
+    """Of the reused, those to be restored from host memory or disk."""
+    decoding: int = 0
+    pending: int = 0
+    """Routed there and without a first token."""
+    kv_usage: float | None = None
+    telemetry_age_s: float | None = None
+    index: IndexQuality | None = None
     filtered: str | None = None
 
 
@@ -115,9 +134,20 @@ class Routed(Event, frozen=True, kw_only=True):
     input_tokens: int
     reused_tokens: int
     predicted_ttft_s: float | None = None
+    """The median of what is expected, in engine seconds."""
+    predicted_ttft_p90_s: float | None = None
     predicted_tpot_s: float | None = None
+    predicted_tpot_p90_s: float | None = None
+    expected_output_tokens: float | None = None
+    draw: float = 0.0
+    """The random number that broke ties, so that the decision can be repeated."""
     reason: str
     candidates: tuple[Candidate, ...] = ()
+    """The best of them, best first, then some of those filtered."""
+    considered: int = 0
+    """How many instances there were, shown or not."""
+    filtered: dict[str, int] = {}
+    """How many could not take the request, by reason."""
 
 
 class FirstToken(Event, frozen=True, kw_only=True):
