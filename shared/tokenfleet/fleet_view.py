@@ -52,12 +52,15 @@ class FleetView:
         self._by_name: dict[str, InstanceView] = {}
         self._pools: dict[str, dict[str, InstanceView]] = {}
         self._heard_any_s: float | None = None
+        self._ready: dict[str, tuple[float, float, list[InstanceView]]] = {}
+        """By pool: from when until when the same instances are ready, whatever is heard of those alive."""
 
     def apply_record(self, key: str, record: InstanceRecord | None, now_s: float) -> None:
         """A registry entry was written, or (None) is gone."""
         known = self._by_key.get(key)
         if known is not None and record is not None and known.record == record:
             return
+        self._ready.clear()
         if known is not None:
             self._forget(key, known)
         if record is None:
@@ -87,6 +90,8 @@ class FleetView:
             return False
         if view.state is not None and state.time_ns < view.state.time_ns:
             return False
+        if not state.reachable or view.liveness(now_s) != "alive":
+            self._ready.pop(view.record.pool, None)
         view.state, view.heard_s = state, now_s
         if state.reachable:
             view.unreachable_since_s = None
@@ -119,16 +124,29 @@ class FleetView:
 
         Those alive and not draining; if there are none, the suspect ones that were heard before. When nothing at all has been heard
         for a while it is this process that is cut off, so the instances last known to be reachable remain:
-        a stalled reading must not halt the fleet.
+        a stalled reading must not halt the fleet. The same list, not to be changed, is given out for as long as
+        the same instances are ready.
         """
+        known = self._ready.get(pool)
+        if known is not None and known[0] <= now_s < known[1]:
+            return known[2]
+        ready, until_s = self._work_out_ready(pool, now_s)
+        self._ready[pool] = now_s, until_s, ready
+        return ready
+
+    def _work_out_ready(self, pool: str, now_s: float) -> tuple[list[InstanceView], float]:
+        """The ready instances, and until when that stays true if nothing is heard at all."""
+        until_s = now_s
         usable = [view for view in self._pools.get(pool, {}).values() if not view.record.draining]
         graded = [(view, view.liveness(now_s)) for view in usable]
         ready = [view for view, grade in graded if grade == "alive"]
-        if not ready:
+        if ready:
+            until_s = min(view.heard_s or 0.0 for view in ready) + SUSPECT_AFTER_S
+        else:
             ready = [view for view, grade in graded if grade == "suspect" and view.heard_s is not None]
         if not ready and self._blind(now_s):
             ready = [view for view in usable if view.unreachable_since_s is None]
-        return sorted(ready, key=lambda view: view.record.instance)
+        return sorted(ready, key=lambda view: view.record.instance), until_s
 
     def _blind(self, now_s: float) -> bool:
         return self._heard_any_s is None or now_s - self._heard_any_s >= DEAD_AFTER_S

@@ -9,11 +9,15 @@ from tokenfleet.bus import Bus, Delivery
 from tokenfleet.bus.codec import decode
 from tokenfleet.clock import Clock
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
+from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.errors import ContractError
 from tokenfleet.fleet_view import FleetView
 
 log = structlog.get_logger(__name__)
+
+OLDEST_READING_S = 10.0
+"""A reading that seems older comes from another clock."""
 
 OnState = Callable[[InstanceState], None]
 OnRecord = Callable[[str, InstanceRecord | None], None]
@@ -102,3 +106,23 @@ class LiveTenants:
         if tenant is not None:
             self.by_name[name] = tenant
             self.by_key_hash.update(dict.fromkeys(tenant.key_hashes, tenant))
+
+
+async def watch_latency(bus: Bus, site: str, on_learned: Callable[[PoolLatency], None]) -> None:
+    """What TokenPilot has learned of each pool of a site, now and whenever it has learned more."""
+
+    def changed(key: str, value: bytes | None) -> None:
+        if value is None or not key.startswith(f"{subjects.token(site)}."):
+            return
+        try:
+            on_learned(decode(value, PoolLatency))
+        except (ContractError, ValueError) as error:
+            log.warning("learned latency ignored", key=key, error=str(error))
+
+    await (await bus.bucket(subjects.BUCKET_LATENCY)).watch(changed)
+
+
+def taken_s(state: InstanceState, clock: Clock) -> float:
+    """When a reading was taken, on this process's engine clock: at the latest now, whatever other clocks say."""
+    age_s = (clock.unix_ns() - state.time_ns) / 1e9
+    return clock.now_s() - min(max(age_s, 0.0), OLDEST_READING_S) * clock.time_scale

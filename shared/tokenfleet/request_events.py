@@ -1,44 +1,39 @@
-"""Keeps a load view current from the events of requests, for every service that predicts."""
+"""What happens to requests, told to whoever keeps a view of them, in order of arrival."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from tokenfleet import subjects
 from tokenfleet.bus import Bus, Delivery
 from tokenfleet.clock import Clock
 from tokenfleet.contracts.requests import Ended, FirstToken, Retried, Routed
-from tokenfleet.load import LoadView
 
 
-async def follow_requests(
-    bus: Bus,
-    site: str,
-    clock: Clock,
-    load: LoadView,
-    *,
-    on_ended: Callable[[str], None] | None = None,
-) -> None:
-    """Apply routed, first_token, retried and terminal events of a site to `load`, in order of arrival."""
+class Follower(Protocol):
+    """Told of each fact about the requests of a site. Times are engine seconds of this process."""
+
+    def routed(self, event: Routed, now_s: float) -> None: ...
+
+    def first_token(self, event: FirstToken, now_s: float) -> None: ...
+
+    def retried(self, event: Retried, now_s: float) -> None: ...
+
+    def ended(self, event: Ended, now_s: float) -> None: ...
+
+
+async def follow_requests(bus: Bus, site: str, clock: Clock, follower: Follower) -> None:
+    """Tell `follower` of the routed, first_token, retried and terminal events of a site."""
 
     async def routed(event: Routed, _: Delivery) -> None:
-        load.routed(
-            event.request_id,
-            event.attempt,
-            event.instance,
-            event.input_tokens,
-            event.reused_tokens,
-            clock.now_s(),
-        )
+        follower.routed(event, clock.now_s())
 
     async def first_token(event: FirstToken, _: Delivery) -> None:
-        load.first_token(event.request_id, clock.now_s())
+        follower.first_token(event, clock.now_s())
 
     async def retried(event: Retried, _: Delivery) -> None:
-        load.ended(event.request_id, event.attempt)
+        follower.retried(event, clock.now_s())
 
     async def ended(event: Ended, _: Delivery) -> None:
-        load.ended(event.request_id, event.attempt)
-        if on_ended:
-            on_ended(event.request_id)
+        follower.ended(event, clock.now_s())
 
     def one(event: str) -> str:
         return subjects.request_events(site, event)

@@ -8,8 +8,7 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.capacity.<pool>                       roll-up, once a second
     tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
-    tf.v1.<site>.latency.<pool>                        learned coefficients
-    tf.v1.<site>.ledger.report                         request/reply: a report from the ledger
+    tf.v1.<site>.ledger.report|lookup                  request/reply: a report; which requests bear an id
     tf.v1.fleet.plan                                   where each model can run, and why
 
 Names that users choose (models, versions, sites, instances) go through `token`, which is reversible.
@@ -26,6 +25,8 @@ BUCKET_INSTANCES = "instances"
 BUCKET_LEASES = "leases"
 BUCKET_TENANTS = "tenants"
 BUCKET_POLICY = "policy"
+BUCKET_LATENCY = "latency"
+"""What TokenPilot has learned of each pool."""
 
 POLICY_KEY = "live"
 
@@ -87,17 +88,19 @@ def goodput(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.goodput.{token(pool)}"
 
 
-def latency(site: str, pool: str) -> str:
-    return f"{PREFIX}.{token(site)}.latency.{token(pool)}"
-
-
 def ledger_report(site: str) -> str:
     return f"{PREFIX}.{token(site)}.ledger.report"
+
+
+def ledger_lookup(site: str) -> str:
+    return f"{PREFIX}.{token(site)}.ledger.lookup"
 
 
 PLAN = f"{PREFIX}.fleet.plan"
 ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
 ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
+
+ALL_SUBMITTED = f"{PREFIX}.*.request.*.submitted"
 
 REQUESTS_STREAM_SUBJECTS = (f"{PREFIX}.*.request.>",)
 FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", PLAN)
@@ -106,6 +109,10 @@ TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in OUTCO
 
 def instance_key(site: str, instance: str) -> str:
     return f"{token(site)}.{token(instance)}"
+
+
+def latency_key(site: str, pool: str) -> str:
+    return f"{token(site)}.{token(pool)}"
 
 
 def lease_key(service: str, site: str, pool: str) -> str:

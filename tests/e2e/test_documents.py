@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 from running_stack import RunningStack
 
@@ -31,6 +32,17 @@ def parts(command: str, program: str) -> list[str] | None:
     return words[1:] if words[0] == program else None
 
 
+def send_request(stack: RunningStack, request_id: str) -> None:
+    """What a client would have done before somebody asks about its request."""
+    answer = httpx.post(
+        f"{stack.api_url}/v1/completions",
+        headers={"Authorization": f"Bearer {stack.api_key}", "x-request-id": request_id},
+        json={"model": "llama-70b", "prompt": "hello", "max_tokens": 4},
+        timeout=60.0,
+    )
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
 def test_make_targets_exist(command: str):
     makefile = (REPOSITORY / "Makefile").read_text()
@@ -50,6 +62,8 @@ def test_tokenfleet_commands_work(running_stack: RunningStack, command: str, mon
         monkeypatch.chdir(REPOSITORY)
         if any(word.startswith("../shared/") and not Path(word).exists() for word in arguments):
             pytest.skip("the traces are not beside this checkout")
+        if arguments[0] == "explain":
+            send_request(running_stack, arguments[1])
         result = running_stack.command(*arguments, timeout_s=150.0)
         for word in arguments:
             if word.endswith(".json"):  # what the example writes

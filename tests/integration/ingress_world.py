@@ -170,6 +170,14 @@ class FakeEngine:
     url: str = ""
     runner: web.AppRunner | None = None
 
+    tokenize: Callable[[dict[str, Any]], web.Response] | None = None
+    """What its `/tokenize` answers; None: it has none."""
+
+    async def handle_tokenize(self, request: web.Request) -> web.Response:
+        if self.tokenize is None:
+            raise web.HTTPNotFound
+        return self.tokenize(json.loads(await request.read()))
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         data = await request.read()
         self.bodies.append(data)
@@ -185,6 +193,7 @@ class FakeEngine:
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/v1/completions", self.handle)
         app.router.add_post("/v1/chat/completions", self.handle)
+        app.router.add_post("/tokenize", self.handle_tokenize)
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", 0)
@@ -242,9 +251,15 @@ class World:
     ended: "asyncio.Queue[Ended]" = field(default_factory=asyncio.Queue)
     facts: list[Event] = field(default_factory=list)
 
-    async def add_engine(self, name: str, behaviour: Behaviour = answer_well, **changes: Any) -> FakeEngine:
+    async def add_engine(
+        self,
+        name: str,
+        behaviour: Behaviour = answer_well,
+        tokenize: Callable[[dict[str, Any]], web.Response] | None = None,
+        **changes: Any,
+    ) -> FakeEngine:
         """Start an engine, register it, and wait until the ingress knows it as ready."""
-        engine = FakeEngine(f"{self.model}-{name}", behaviour)
+        engine = FakeEngine(f"{self.model}-{name}", behaviour, tokenize=tokenize)
         await engine.start()
         self.engines[engine.name] = engine
         changes = {"model": self.model, "url": engine.url} | changes
@@ -360,12 +375,14 @@ def route_to_first(world: World) -> Decide:
 
 
 @contextlib.asynccontextmanager
-async def world(bus_settings: Any, ingress_url: str, policy: Policy | None = None) -> AsyncIterator[World]:
+async def world(
+    bus_settings: Any, ingress_url: str, policy: Policy | None = None, model: str | None = None
+) -> AsyncIterator[World]:
     """A world with no instances yet, in which deciders answer at once."""
     bus = await Bus.connect(bus_settings, "test")
     headers = {"Authorization": f"Bearer {KEY}"}
     async with aiohttp.ClientSession(ingress_url, headers=headers) as session:
-        world = World(bus, session, model=f"m{secrets.token_hex(4)}")
+        world = World(bus, session, model=model or f"m{secrets.token_hex(4)}")
         world.decide = route_to_first(world)
         tenants = await bus.bucket(subjects.BUCKET_TENANTS)
         await tenants.put(subjects.token(TENANT.tenant), msgspec.json.encode(TENANT))

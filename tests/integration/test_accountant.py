@@ -32,7 +32,7 @@ from tokenfleet import subjects
 from tokenfleet.bus import Bus, Fetched
 from tokenfleet.clock import SystemClock
 from tokenfleet.contracts.control import GoodputWindow
-from tokenfleet.contracts.ledger import Report, ReportRequest
+from tokenfleet.contracts.ledger import LedgerEntries, LedgerLookup, Report, ReportRequest
 from tokenfleet.contracts.requests import Ended, Objective, terminal_event_id
 from tokenfleet.errors import RemoteError, UnavailableError
 from tokenfleet.service import Service
@@ -338,6 +338,32 @@ async def test_a_person_asks_for_a_report(nats_server: NatsServer, postgres_dsn:
         assert too_many.exit_code == 1
         assert "more than 20 requests" in too_many.output
         assert service.health()["postgres"] == "connected"
+
+
+async def test_a_request_is_looked_up_by_either_id_the_latest_first(
+    nats_server: NatsServer, postgres_dsn: str
+) -> None:
+    async with (
+        accountant(nats_server, postgres_dsn),
+        connected(nats_server, "ingress") as ingress,
+        connected(nats_server, "operator") as operator,
+    ):
+        now_ns = time.time_ns()
+        events = [
+            ended("lookup", number, client_request_id="lookup-same", submitted_ns=now_ns - number * 10**9)
+            for number in range(3)
+        ]
+        await publish(ingress, events)
+        await until_written(postgres_dsn, operator, "lookup", 3)
+
+        async def ids(wanted: str) -> list[str]:
+            subject = subjects.ledger_lookup(SITE)
+            found = await operator.request(subject, LedgerLookup(id=wanted), LedgerEntries)
+            return [entry.request_id for entry in found.entries]
+
+        assert await ids("lookup-same") == [event.request_id for event in events]
+        assert await ids(events[1].request_id) == [events[1].request_id]
+        assert await ids("lookup") == []
 
 
 async def test_without_postgres_the_start_fails_with_advice(nats_server: NatsServer, tmp_path: Path) -> None:

@@ -200,6 +200,22 @@ async def test_one_replica_holds_a_lease_and_the_other_takes_over_within_two_sec
     assert not holder.holds("pool"), "the old holder finds that it lost"
 
 
+async def test_a_renewal_that_was_stored_although_its_answer_was_lost_does_not_cost_the_lease(bus: Bus):
+    clock = SystemClock()
+    lease = Leases(bus, clock, "unanswered", "local", "one")
+    await lease.keep(["pool"])
+    bucket = await bus.bucket(subjects.BUCKET_LEASES)
+    key = subjects.lease_key("unanswered", "local", "pool")
+    stored = await bucket.get(key)
+    assert stored is not None
+    await bucket.put(key, stored[0])  # the same holder's entry, at a revision that it was never told
+    await lease.keep(["pool"])
+    assert lease.holds("pool")
+    await bucket.put(key, b'{"holder":"two","count":1}')
+    await lease.keep(["pool"])
+    assert not lease.holds("pool"), "another's entry is respected"
+
+
 async def test_a_released_lease_is_taken_at_once(bus: Bus):
     clock = SystemClock()
     one, two = (Leases(bus, clock, "release", "local", holder) for holder in ("one", "two"))

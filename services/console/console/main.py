@@ -14,6 +14,7 @@ OWN_COMMANDS = {
     "up": "console.commands.up:up",
     "run": "console.commands.run:run",
     "status": "console.commands.status:status",
+    "explain": "console.commands.explain:explain_command",
     "tenant": "console.commands.tenant:tenant",
     "policy": "console.commands.policy:policy",
     "contracts": "console.commands.contracts:contracts",
@@ -59,6 +60,7 @@ Examples:
   tokenfleet up                              start everything on this machine
   tokenfleet up --time-scale 5 --engines 4   emulated engines five times as fast
   tokenfleet status                          what runs, and how it is
+  tokenfleet explain REQUEST_ID              why it went where it went
   tokenfleet policy set routing=round_robin  change the fleet while it runs
 """,
 )

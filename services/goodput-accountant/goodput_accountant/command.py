@@ -1,7 +1,6 @@
 """`tokenfleet ledger`: questions to the ledger, asked over NATS."""
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from rich.table import Table
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.ledger import Report, ReportRequest, Summary
+from tokenfleet.durations import duration_s
 from tokenfleet.errors import TokenFleetError
 from tokenfleet.running_stack import operator_settings
 
-UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 REPORT_TIMEOUT_S = 30.0
 ABSENT = "-"
 
@@ -52,10 +51,10 @@ class Duration(click.ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
-        if not match or not float(match[1]):
-            self.fail(f"{value!r} is not a duration such as 30s, 15m, 1h or 7d", param, ctx)
-        return float(match[1]) * UNIT_S[match[2]]
+        try:
+            return duration_s(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group()
@@ -116,4 +115,8 @@ def report_table(report: Report) -> Table:
     for label, value, written in COLUMNS:
         figures = (value(summary) for summary in groups.values())
         table.add_row(label, *(ABSENT if figure is None else written.format(figure) for figure in figures))
+    for name, error in (("TTFT", report.prediction.ttft), ("TPOT", report.prediction.tpot)):
+        if error.n:
+            off = f"{error.median_ape:.1%} / {error.p90_ape:.1%}"
+            table.add_row(f"{name} predicted, off by (median / P90)", off)
     return table

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from goodput_accountant.policy.accounting import LedgerRow
-from tokenfleet.contracts.ledger import ReportRequest
+from tokenfleet.contracts.ledger import LedgerEntry, ReportRequest
 from tokenfleet.errors import TokenFleetError, UnavailableError
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,10 @@ WHERE ($1::text IS NULL OR client_request_id LIKE $1)
   AND ($5::text IS NULL OR tenant = $5)
 LIMIT $6
 """  # noqa: S608
+LOOKUP_ROWS = """
+SELECT request_id, client_request_id, submitted_ns, ended_ns, outcome FROM ledger
+WHERE request_id = $1 OR client_request_id = $1 ORDER BY submitted_at DESC LIMIT $2
+"""
 ENDED_ROWS = f"SELECT {_FIELD_LIST} FROM ledger WHERE ended_at >= $1 AND ended_at < $2 AND site = $3"  # noqa: S608
 ADD_CURSOR = """
 INSERT INTO goodput_cursor (site, published_to_ns) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -162,6 +166,16 @@ class Ledger:
                 "or raise TOKENFLEET_REPORT_MAX_ROWS."
             )
         return [_row(record) for record in records]
+
+    async def lookup(self, wanted_id: str, max_rows: int) -> list[LedgerEntry]:
+        """The latest requests that bear an id, ours or the client's.
+
+        Raises:
+            UnavailableError: Postgres is away.
+        """
+        async with self._connection() as connection:
+            records = await connection.fetch(LOOKUP_ROWS, wanted_id, max_rows)
+        return [LedgerEntry(**record) for record in records]
 
     async def claim_ended(self, site: str, oldest_ns: int, end_ns: int) -> Claim | None:
         """A site's rows that ended before `end_ns` and that no accountant has claimed, from `oldest_ns` on.

@@ -14,7 +14,7 @@ from goodput_accountant.reports import Reports
 from goodput_accountant.settings import AccountantSettings
 from goodput_accountant.windows import WindowPublisher
 from tokenfleet import subjects
-from tokenfleet.contracts.ledger import ReportRequest
+from tokenfleet.contracts.ledger import LedgerLookup, ReportRequest
 from tokenfleet.errors import ConfigurationError, UnavailableError
 from tokenfleet.service import Service, run_service
 
@@ -54,13 +54,15 @@ async def start(service: Service[AccountantSettings]) -> None:
         "ledger_rows_written": ingest.rows_written,
     }
     reports = Reports(ledger, settings.report_max_rows)
-    await service.bus.serve(subjects.ledger_report(settings.site), ReportRequest, reports.answer, queue=QUEUE)
+    site = settings.site
+    await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
+    await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
     windows = WindowPublisher(
         ledger,
         await service.broker(),
         metrics,
         service.clock,
-        settings.site,
+        site,
         settings.goodput_window_s,
     )
     service.every(settings.goodput_window_s / 4, windows.publish)

@@ -1,17 +1,18 @@
-"""Answering report requests from the ledger."""
+"""Answering what people ask of the ledger."""
 
 import asyncio
 
 from goodput_accountant.ledger import Ledger, TooManyRowsError
 from goodput_accountant.policy.report import build_report
-from tokenfleet.contracts.ledger import Report, ReportRequest
+from tokenfleet.contracts.ledger import LedgerEntries, LedgerLookup, Report, ReportRequest
 
 # A NATS message holds 1 MiB by default; leave room for the figures.
 LARGEST_ID_LIST_BYTES = 900_000
+LARGEST_LOOKUP = 20
 
 
 class Reports:
-    """The handler of report requests."""
+    """The handlers of reports and of lookups."""
 
     def __init__(self, ledger: Ledger, max_rows: int) -> None:
         self._ledger = ledger
@@ -34,3 +35,11 @@ class Reports:
                 "Ask for fewer: by a longer prefix or a shorter time."
             )
         return report
+
+    async def lookup(self, request: LedgerLookup) -> LedgerEntries:
+        """The latest requests that bear an id.
+
+        Raises:
+            UnavailableError: Postgres is away.
+        """
+        return LedgerEntries(entries=tuple(await self._ledger.lookup(request.id, LARGEST_LOOKUP)))

@@ -15,13 +15,17 @@ from ingress.metrics import Metrics
 from ingress.outbox import Outbox
 from ingress.policy.fallback import least_loaded
 from ingress.policy.happenings import FellBack, Instant
+from ingress.prompt import Prompts
 from ingress.settings import IngressSettings
+from ingress.tokenization.engine import EngineTokenizers
+from ingress.tokenization.local import LocalTokenizer
+from ingress.tokenization.segments import TokenCache
 from ingress.upstream import EngineClient
 from tokenfleet import subjects
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.fleet import InstanceRecord
 from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Refused, Routed
-from tokenfleet.errors import ContractError
+from tokenfleet.errors import ConfigurationError, ContractError
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
 from tokenfleet.service import Service
@@ -44,7 +48,6 @@ class Gateway:
         self.fleet = FleetView()
         self.policy = LivePolicy()
         self.tenants = LiveTenants()
-        self.hasher = service.block_hasher()
         self.engines = EngineClient(
             Timeouts(
                 connect_s=settings.ingress_connect_timeout_s,
@@ -52,6 +55,13 @@ class Gateway:
                 idle_s=settings.ingress_idle_timeout_s,
             )
         )
+        self._engine_tokenizers = EngineTokenizers(
+            self.engines,
+            service.spawn,
+            timeout_s=settings.ingress_tokenize_timeout_s,
+            concurrency=settings.ingress_tokenize_concurrency,
+        )
+        self.prompts = Prompts(service.block_hasher(), load_tokenizers(settings), self._engine_tokenizers)
         self.journal = Journal(settings.journal_path)
         self.outbox = Outbox(self.bus, self.journal)
         self.metrics = Metrics(self.observability.meter, self.journal)
@@ -119,12 +129,12 @@ class Gateway:
             return [subjects.pool_name(model, version)]
         return self.fleet.pools_of_model(model)
 
-    def a_record_of(self, model: str, version: str | None) -> InstanceRecord | None:
-        """The registry record of some ready instance of a model; None when none is ready."""
+    def ready_records(self, model: str, version: str | None) -> list[InstanceRecord]:
+        """The registry records of a model's ready instances, of one pool: pools may differ in block size and tokens."""
         for pool in self.pools_of(model, version):
-            for view in self.fleet.ready(pool, self.clock.wall_s()):
-                return view.record
-        return None
+            if ready := self.fleet.ready(pool, self.clock.wall_s()):
+                return [view.record for view in ready]
+        return []
 
     def fall_back(self, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
         """The least-loaded ready instance by this ingress's own view of the fleet."""
@@ -151,9 +161,22 @@ class Gateway:
             "pools": pools,
             "in_flight": self.concurrency.total,
             "journal_backlog": self.journal.backlog,
+            "tokenization": {model: self._tokenization(model) for model in self.fleet.models()},
         }
 
-    def _remember(self, _: str, record: InstanceRecord | None) -> None:
+    def _tokenization(self, model: str) -> dict[str, str]:
+        """How the prompts of a model are tokenized now."""
+        records = self.ready_records(model, None)
+        if not records:
+            return {}
+        return {
+            "chat": self.prompts.method(records, chat=True),
+            "text": self.prompts.method(records, chat=False),
+        }
+
+    def _remember(self, instance: str, record: InstanceRecord | None) -> None:
+        if self.settings.ingress_tokenize_concurrency:
+            self._engine_tokenizers.watch(instance, record)
         if record is not None:
             self._known_pools.add(record.pool)
 
@@ -179,3 +202,20 @@ class Gateway:
         if self.journal.left_over:
             log.warning("requests of an earlier process settled", requests=len(self.journal.left_over))
         self.journal.left_over = []
+
+
+def load_tokenizers(settings: IngressSettings) -> dict[str, LocalTokenizer]:
+    """The tokenizers that the settings name, by model.
+
+    Raises:
+        ConfigurationError: one of them cannot be used.
+    """
+    cache = TokenCache(settings.ingress_token_cache_tokens)
+    tokenizers: dict[str, LocalTokenizer] = {}
+    for model, folder in settings.ingress_tokenizers.items():
+        try:
+            tokenizers[model] = LocalTokenizer.load(folder, cache)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"TOKENFLEET_INGRESS_TOKENIZERS, {model}: {error}") from error
+        log.info("tokenizer loaded", model=model, folder=str(folder), chats=tokenizers[model].takes_chats)
+    return tokenizers

@@ -9,13 +9,14 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from opentelemetry.trace import SpanKind
 
-from ingress import prompt, validation
+from ingress import validation
 from ingress.auth import RETRY_AFTER_S, authenticate, may_use
 from ingress.driver import EngineRequest, RequestDriver
 from ingress.errors import ApiError
 from ingress.gateway import Gateway
 from ingress.policy.happenings import Instant, TurnedAway
 from ingress.policy.lifecycle import NO_INSTANCE_RETRY_AFTER_S, Lifecycle
+from ingress.prompt import PromptAccount
 from ingress.validation import ApiRequest, Operation
 from tokenfleet.blocks import CHARS_PER_TOKEN
 from tokenfleet.contracts.policy import Tenant
@@ -103,12 +104,13 @@ class HttpApi:
         trace: dict[str, str],
     ) -> web.StreamResponse:
         gateway, (model, version) = self._gateway, known
-        record = gateway.a_record_of(model, version)
-        refusal = self._refusal(tenant, api.fields.model, record is not None)
-        account = prompt.PromptAccount(len(api.body) // CHARS_PER_TOKEN, b"")
-        if refusal is None and record is not None:
-            account = await prompt.account(api, gateway.hasher, record.block_size_tokens)
-            # Others may have come in while a long prompt was hashed.
+        records = gateway.ready_records(model, version)
+        refusal = self._refusal(tenant, api.fields.model, bool(records))
+        account = PromptAccount(len(api.body) // CHARS_PER_TOKEN, b"")
+        if refusal is None:
+            account = await gateway.prompts.account(api, records)
+            gateway.metrics.tokenized(model, account.method)
+            # Others may have come in while a long prompt was tokenized.
             refusal = self._refusal(tenant, api.fields.model, ready=True)
         timeout_s = gateway.policy.current.request_timeout_s / gateway.clock.time_scale
         spec = RequestSpec(
@@ -118,7 +120,7 @@ class HttpApi:
             ingress=gateway.settings.replica,
             input_tokens=account.input_tokens,
             max_output_tokens=api.max_output_tokens,
-            block_size_tokens=record.block_size_tokens if record else 0,
+            block_size_tokens=records[0].block_size_tokens if records else 0,
             blocks=account.blocks,
             stream=api.stream,
             service_tier=api.fields.service_tier,
@@ -132,6 +134,7 @@ class HttpApi:
             request=spec,
             at=arrived,
             time_scale=gateway.clock.time_scale,
+            input_exact=account.exact,
         )
         engine_request = EngineRequest(
             api.operation, api.engine_body(model), api.stream, strip_usage=not api.wants_usage

@@ -52,6 +52,7 @@ async def start(service: Service[IngressSettings]) -> None:
         if not await gateway.outbox.flush(FLUSH_S):
             service.log.warning("outcomes left in the journal", requests=gateway.journal.backlog)
         await gateway.engines.close()
+        gateway.prompts.close()
         gateway.journal.close()
 
     service.on_stop(stop)

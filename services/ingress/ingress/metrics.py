@@ -3,6 +3,7 @@
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from ingress.journal import Journal
+from ingress.prompt import Method
 from ingress.validation import Operation
 from tokenfleet.contracts.requests import Ended
 
@@ -28,6 +29,9 @@ class Metrics:
             "tokenfleet.ingress.degraded", description="Routed by ingress alone for want of a decision."
         )
         self.retried = meter.create_counter("tokenfleet.ingress.retried", description="By reason.")
+        self._prompts = meter.create_counter(
+            "tokenfleet.ingress.prompts", description="By how their token ids were told."
+        )
         self.in_flight = meter.create_up_down_counter("tokenfleet.ingress.in_flight")
 
         def backlog(_: CallbackOptions) -> list[Observation]:
@@ -37,6 +41,11 @@ class Metrics:
 
     def invalid(self, status: int) -> None:
         self._errors.add(1, {"http.response.status_code": status})
+
+    def tokenized(self, model: str, method: Method | None) -> None:
+        """Count a prompt; `given` are those that came as token ids."""
+        attributes = {"gen_ai.request.model": model, "tokenfleet.tokenization": method or "given"}
+        self._prompts.add(1, attributes)
 
     def ended(self, ended: Ended, operation: Operation) -> None:
         """Count a request that is over."""

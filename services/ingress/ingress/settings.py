@@ -33,6 +33,22 @@ class IngressSettings(Settings):
         default=10.0, ge=0, description="For streams to finish after SIGTERM."
     )
 
+    ingress_tokenizers: dict[str, Path] = Field(
+        default={},
+        description="JSON: model (or model@version) -> folder with its tokenizer.json and chat template.",
+    )
+    ingress_token_cache_tokens: int = Field(
+        default=16 << 20, gt=0, description="Kept of prompts that were tokenized, at 4 bytes each."
+    )
+    ingress_tokenize_timeout_s: float = Field(
+        default=0.25,
+        gt=0,
+        description="For an engine to tokenize a prompt whose model has no tokenizer here.",
+    )
+    ingress_tokenize_concurrency: int = Field(
+        default=32, ge=0, description="Prompts at engines' /tokenize at once; 0: engines are never asked."
+    )
+
     @property
     def stable_name(self) -> str:
         """The journal's name: the same after a restart, unlike `replica`."""

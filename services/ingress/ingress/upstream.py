@@ -14,6 +14,10 @@ from urllib.parse import urlsplit
 
 from ingress.engine_connection import EngineConnection, EngineError, Timeouts
 
+STALE_WITHIN_S = 0.25
+"""An engine that closed a kept connection while it was idle is found out within a round trip. One lost later was lost
+with the request, which the engine may have worked on: whoever called decides whether to send it again, and where."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -83,8 +87,8 @@ class EngineClient:
     async def post(self, url: str, path: str, headers: Mapping[str, str], body: bytes) -> EngineAnswer:
         """Send a request; returns when the head of the answer is there.
 
-        A kept connection that turns out to have been closed by the engine before any byte of an answer is
-        replaced by a fresh one, once.
+        A kept connection that turns out at once to have been closed by the engine, before any byte of an answer,
+        is replaced by a fresh one.
 
         Raises:
             EngineError: no connection, no answer in time, or not HTTP.
@@ -96,10 +100,13 @@ class EngineClient:
         pool = self._idle.setdefault(address, [])
         kept = _take(pool)
         if kept is not None:
+            loop = asyncio.get_running_loop()
+            sent_s = loop.time()
             try:
                 return await self._exchange(kept, pool, head, body)
             except EngineError as error:
-                if kept.received_any or error.reason != "engine_connection_lost":
+                stale = error.reason == "engine_connection_lost" and loop.time() - sent_s < STALE_WITHIN_S
+                if kept.received_any or not stale:
                     raise
         return await self._exchange(await self._connect(address), pool, head, body)
 

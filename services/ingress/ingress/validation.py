@@ -36,16 +36,30 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Count | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
     service_tier: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    # What follows changes the prompt's token ids or its blocks. The engine checks it: engines differ in what they take.
+    add_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    kv_transfer_params: Any = None
+    cache_salt: Any = None
+    extra_key: Any = None
 
 
 class ChatBody(_Body, frozen=True, kw_only=True):
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
     max_completion_tokens: Count | None = None
+    tools: Any = None
+    documents: Any = None
+    reasoning_effort: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
 
 
 class CompletionBody(_Body, frozen=True, kw_only=True):
     prompt: Prompt
     best_of: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    prompt_embeds: Any = None
 
 
 _DECODERS: dict[Operation, msgspec.json.Decoder[Any]] = {

@@ -1,24 +1,23 @@
 """`tokenfleet lab`: experiments in the simulator."""
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lab.bars.command import bars
 from lab.parameters import Finite
 from lab.results.command import report
 from lab.results.compact import encode
 from lab.results.model import OURS, Run
 from lab.scenarios.load import load_scenario, names
 from lab.scenarios.model import GREATEST_SPEED, LEAST_SPEED
-from lab.sim.experiment import Experiment, Watch, load_trace, run_experiment
+from lab.sim.experiment import Experiment, load_trace, run_experiment
 from lab.sim.policies import fitting, known
+from lab.sim.progress import progress
 from lab.sim.tables import tables
 from lab.trust.command import trust
 
@@ -28,6 +27,7 @@ def lab() -> None:
     """Simulate a fleet under TokenFleet's policies and the published ones, and report."""
 
 
+lab.add_command(bars)
 lab.add_command(report)
 lab.add_command(trust)
 
@@ -35,6 +35,7 @@ lab.add_command(trust)
 @lab.command()
 @click.argument("scenario", metavar="SCENARIO")
 @click.option("--policy", "-p", "policies", multiple=True, help="Only this one; may be given several times.")
+@click.option("--policies", "listed", help="Only these, separated by commas.", metavar="A,B,...")
 @click.option("--trace", help="A trace file, or `generated:KIND`, instead of the scenario's.")
 @click.option(
     "--speed",
@@ -43,6 +44,7 @@ lab.add_command(trust)
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per policy.")
 @click.option("--requests", type=click.IntRange(min=1), help="The first N requests of the trace only.")
+@click.option("--processes", type=click.IntRange(min=1), help="Simulate in so many; default: one per core.")
 @click.option("--json", "json_file", type=click.File("wb", lazy=False), help="Also write JSON to a file.")
 @click.option(
     "--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help="Also draw plots there."
@@ -50,15 +52,18 @@ lab.add_command(trust)
 def run(
     scenario: str,
     policies: tuple[str, ...],
+    listed: str | None,
     trace: str | None,
     speed: float | None,
     seeds: int,
     requests: int | None,
+    processes: int | None,
     json_file: BinaryIO | None,
     plot_folder: Path | None,
 ) -> None:
     """Run SCENARIO, one that comes with the lab or a TOML file, and show how every policy did."""
     loaded = load_scenario(scenario)
+    policies = (*policies, *(name.strip() for name in (listed or "").split(",") if name.strip()))
     unknown = [name for name in policies if name not in known()]
     if unknown:
         raise click.BadParameter(
@@ -76,9 +81,10 @@ def run(
         trace=trace,
         speed=speed,
         requests=requests,
+        processes=processes,
     )
     offered = len(load_trace(experiment, 0).requests)
-    with _progress(loaded.name, offered * seeds * len(experiment.policies)) as watch:
+    with progress(loaded.name, offered * seeds * len(experiment.policies)) as watch:
         document = run_experiment(experiment, _command_line(scenario, policies, experiment), watch)
     _show(document)
     if json_file:
@@ -91,7 +97,7 @@ def run(
 def scenarios() -> None:
     """List the scenarios that come with the lab."""
     for name in names():
-        click.echo(f"{name:10} {load_scenario(name).description}")
+        click.echo(f"{name:14} {load_scenario(name).description}")
 
 
 def _command_line(scenario: str, policies: tuple[str, ...], experiment: Experiment) -> str:
@@ -104,23 +110,6 @@ def _command_line(scenario: str, policies: tuple[str, ...], experiment: Experime
         if value is not None:
             words += [option, f"{value:.12g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
-
-
-@contextmanager
-def _progress(label: str, total: int) -> Iterator[Watch]:
-    """A bar on standard error."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("[dim]{task.fields[doing]}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        auto_refresh=False,  # No thread of its own: the runs are forked from this process.
-    )
-    with bar:
-        task = bar.add_task(label, total=total, doing="")
-        yield lambda doing, ended: bar.update(task, completed=ended, doing=doing, refresh=True)
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -46,7 +46,8 @@ def _summary(engine: Engine) -> dict[str, Any]:
     if engine.stream is not None:
         summary |= {
             "kv_blocks": len(engine.index),
+            "kv_offloaded_blocks": engine.index.offloaded,
             "kv_sequence": engine.index.sequence,
-            "kv_complete": engine.stream.complete,
+            "kv_complete": engine.index.complete,
         }
     return summary

@@ -51,7 +51,14 @@ class Engine:
         self.reachable = False
         self.scrape_errors = 0
         self.stream: KvStream | None = None
-        self.index = KvIndex(instance, self.generation, context.hasher, spec.block_size_tokens)
+        self.index = KvIndex(
+            instance,
+            self.generation,
+            context.hasher,
+            spec.block_size_tokens,
+            sources=len(spec.kv_endpoints),
+            offloaded_limit_blocks=spec.offloaded_limit_blocks,
+        )
         self._context = context
         self._log = structlog.get_logger(__name__).bind(instance=instance)
         self._profile = spec.resolved_profile()
@@ -84,7 +91,7 @@ class Engine:
             generation=self.generation,
             profile=self._profile,
             block_size_tokens=self.spec.block_size_tokens,
-            kv_events=self.spec.kv_events_endpoint is not None,
+            kv_events=bool(self.spec.kv_endpoints),
             draining=self.draining,
             tokens_per_chunk=self.spec.tokens_per_chunk,
             adapters=self.spec.adapters,
@@ -92,8 +99,8 @@ class Engine:
 
     def start(self) -> None:
         self._spawn(self._observe_forever())
-        if self.spec.kv_events_endpoint is not None:
-            self.stream = KvStream(self.index, self.spec.kv_events_endpoint, self.spec.kv_replay_endpoint)
+        if self.spec.kv_endpoints:
+            self.stream = KvStream(self.index, self.spec.kv_endpoints)
             self._spawn(self._follow_blocks_forever(self.stream))
 
     async def stop(self) -> None:

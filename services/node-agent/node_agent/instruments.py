@@ -7,7 +7,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from node_agent.agent import NodeAgent
 from node_agent.engine import Engine
-from node_agent.kv_stream import StreamCounts
+from node_agent.kv_source import StreamCounts
 
 _PREFIX = "tokenfleet.node_agent"
 
@@ -46,7 +46,17 @@ def register(meter: Meter, agent: NodeAgent) -> None:
     meter.create_observable_gauge(
         f"{_PREFIX}.kv.blocks",
         of_each(lambda engine: len(engine.index)),
-        description="Cached blocks indexed.",
+        description="Cached blocks indexed on the accelerator.",
+    )
+    meter.create_observable_gauge(
+        f"{_PREFIX}.kv.offloaded_blocks",
+        of_each(lambda engine: engine.index.offloaded),
+        description="Cached blocks indexed in host memory or on disk.",
+    )
+    meter.create_observable_gauge(
+        f"{_PREFIX}.kv.complete",
+        of_each(lambda engine: engine.index.complete if engine.stream else math.nan),
+        description="1: nothing is known to be missing from the index; 0: something is.",
     )
     meter.create_observable_counter(
         f"{_PREFIX}.kv.batches",

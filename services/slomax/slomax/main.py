@@ -1,15 +1,28 @@
 """SLOMax: decides whether a placed request runs, one deciding replica per pool."""
 
+from collections import defaultdict
+
 from slomax.policy.admission import Admit, Decision, decide
 from slomax.policy.classify import classify, objective_for
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
-from tokenfleet.contracts.fleet import InstanceRecord
-from tokenfleet.contracts.requests import Admitted, Objective, Placed, Refused, next_event
+from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
+from tokenfleet.contracts.latency import PoolLatency
+from tokenfleet.contracts.requests import (
+    Admitted,
+    Ended,
+    FirstToken,
+    Objective,
+    Placed,
+    Refused,
+    Retried,
+    Routed,
+    next_event,
+)
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
-from tokenfleet.live import LivePolicy, watch_fleet
-from tokenfleet.load import LoadView
+from tokenfleet.live import LivePolicy, taken_s, watch_fleet, watch_latency
+from tokenfleet.load import LoadView, OutputLengths
 from tokenfleet.request_events import follow_requests
 from tokenfleet.service import Service, run_service
 from tokenfleet.settings import Settings
@@ -29,6 +42,7 @@ class SloMax:
         self._site = settings.site
         self._fleet = FleetView()
         self._load = LoadView()
+        self._lengths: dict[str, OutputLengths] = defaultdict(OutputLengths)
         self._policy = LivePolicy()
         self._leases = Leases(service.bus, service.clock, "slomax", settings.site, settings.replica)
         self._answers: dict[str, Admitted | Refused] = {}
@@ -36,8 +50,16 @@ class SloMax:
     async def start(self) -> None:
         service = self._service
         await self._policy.watch(self._bus)
-        await watch_fleet(self._bus, self._site, self._clock, self._fleet, on_record=self._record_changed)
-        await follow_requests(self._bus, self._site, self._clock, self._load, on_ended=self._forget)
+        await watch_fleet(
+            self._bus,
+            self._site,
+            self._clock,
+            self._fleet,
+            on_state=self._state_arrived,
+            on_record=self._record_changed,
+        )
+        await watch_latency(self._bus, self._site, self._learned)
+        await follow_requests(self._bus, self._site, self._clock, self)
         await self._bus.subscribe(
             subjects.request_events(self._site, "placed"), Placed, self._placed, ordered=True
         )
@@ -54,7 +76,7 @@ class SloMax:
 
     async def _expire(self) -> None:
         now_s = self._clock.now_s()
-        lost = self._load.expire(now_s - REQUEST_MEMORY_S)
+        lost = self._load.expire(now_s - REQUEST_MEMORY_S, now_s)
         if lost:
             self._service.log.warning("requests without an end forgotten", count=lost)
         now_ns = self._clock.unix_ns()
@@ -68,9 +90,42 @@ class SloMax:
     def _record_changed(self, instance: str, record: InstanceRecord | None) -> None:
         if record is None:
             self._load.drop_instance(instance)
+        else:
+            self._load.joined(record)
 
-    def _forget(self, request_id: str) -> None:
-        self._answers.pop(request_id, None)
+    def _state_arrived(self, state: InstanceState) -> None:
+        self._load.reading(state, taken_s(state, self._clock), self._clock.now_s())
+
+    def _learned(self, learned: PoolLatency) -> None:
+        """TokenPilot has learned more; what it says of instances not registered yet is said again soon."""
+        self._lengths[learned.pool].restore(learned.lengths)
+        for instance, factors in learned.factors.items():
+            if self._fleet.get(instance) is not None:
+                self._load.set_factors(instance, factors.prefill, factors.step)
+
+    def routed(self, event: Routed, now_s: float) -> None:
+        """TokenPilot sent a request to an instance."""
+        self._load.routed(
+            event.request_id,
+            event.attempt,
+            event.instance,
+            event.input_tokens,
+            event.reused_tokens,
+            now_s,
+            tpot_objective_s=event.objective.tpot_s if event.objective else None,
+            length_row=self._lengths[event.pool].row(event.input_tokens, event.previous_output_tokens),
+            max_output_tokens=event.max_output_tokens,
+        )
+
+    def first_token(self, event: FirstToken, now_s: float) -> None:
+        self._load.first_token(event.request_id, now_s)
+
+    def retried(self, event: Retried, now_s: float) -> None:
+        self._load.ended(event.request_id, event.attempt, now_s)
+
+    def ended(self, event: Ended, now_s: float) -> None:
+        self._load.ended(event.request_id, event.attempt, now_s)
+        self._answers.pop(event.request_id, None)
 
     async def _placed(self, event: Placed, delivery: Delivery) -> None:
         if not self._leases.holds(event.pool):
@@ -97,6 +152,7 @@ class SloMax:
             objective,
             self._fleet.ready(event.pool, self._clock.wall_s()),
             self._load,
+            self._lengths[event.pool],
             self._clock.now_s(),
             wait_share_of_slack=policy.wait_share_of_slack,
         )

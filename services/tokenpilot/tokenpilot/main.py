@@ -1,26 +1,31 @@
 """TokenPilot: chooses the engine instance of each admitted request, one deciding replica per pool."""
 
 import random
+from collections import Counter, defaultdict
 
 from opentelemetry.metrics import Observation
 
 from tokenfleet import subjects
-from tokenfleet.blocks import unpack
+from tokenfleet.blocks import HASH_BYTES, unpack
 from tokenfleet.bus import Delivery
-from tokenfleet.contracts.fleet import InstanceRecord
-from tokenfleet.contracts.requests import Admitted, Refused, Routed, next_event
+from tokenfleet.bus.codec import encode
+from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
+from tokenfleet.contracts.latency import PoolLatency
+from tokenfleet.contracts.requests import Admitted, Ended, FirstToken, Refused, Retried, Routed, next_event
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
-from tokenfleet.live import LivePolicy, watch_fleet
-from tokenfleet.load import LoadView
+from tokenfleet.live import LivePolicy, taken_s, watch_fleet, watch_latency
 from tokenfleet.request_events import follow_requests
 from tokenfleet.service import Service, run_service
 from tokenpilot.kv_sync import KvSync
-from tokenpilot.policy.choose import Choice, choose
+from tokenpilot.policy.calibrate import KINDS
+from tokenpilot.policy.pilot import Decision, Pilot
 from tokenpilot.policy.prefix_index import AssumedCache, PrefixIndex
 from tokenpilot.settings import TokenPilotSettings
 
 RETRY_AFTER_S = 1.0
+PUBLISH_S = 2.0
+"""How often what was learned is published, if anything was."""
 
 
 class TokenPilot:
@@ -33,22 +38,31 @@ class TokenPilot:
         self._clock = service.clock
         self._site = settings.site
         self._fleet = FleetView()
-        self._load = LoadView()
+        self._pilots: dict[str, Pilot] = defaultdict(Pilot)
+        self._pool_of: dict[str, str] = {}
         self._index = PrefixIndex()
         self._assumed: dict[str, AssumedCache] = {}
         self._policy = LivePolicy()
-        self._kv = KvSync(service.bus, settings.site, self._index)
+        self._kv = KvSync(service.bus, settings.site, self._index, service.clock)
         self._leases = Leases(service.bus, service.clock, "tokenpilot", settings.site, settings.replica)
         self._decided: dict[str, Routed] = {}
-        self._turns: dict[str, int] = {}
+        self._published: dict[str, int] = {}
         self._random = random.Random(settings.seed)  # noqa: S311 - breaks ties, guards nothing
 
     async def start(self) -> None:
         service = self._service
         await self._policy.watch(self._bus)
+        await watch_latency(self._bus, self._site, self._learned_before)
         await self._kv.start()
-        await watch_fleet(self._bus, self._site, self._clock, self._fleet, on_record=self._record_changed)
-        await follow_requests(self._bus, self._site, self._clock, self._load, on_ended=self._forget)
+        await watch_fleet(
+            self._bus,
+            self._site,
+            self._clock,
+            self._fleet,
+            on_state=self._state_arrived,
+            on_record=self._record_changed,
+        )
+        await follow_requests(self._bus, self._site, self._clock, self)
         await self._bus.subscribe(
             subjects.request_events(self._site, "admitted", answer=True),
             Admitted,
@@ -56,45 +70,144 @@ class TokenPilot:
             ordered=True,
         )
         service.every(RENEW_S, self._keep_leases)
+        service.every(1.0, self._kv.sweep)
+        service.every(PUBLISH_S, self._publish)
         service.every(5.0, self._expire)
         service.on_stop(self._leases.release)
-        service.health = lambda: {
+        service.health = self._health
+        self._instruments()
+
+    def _health(self) -> dict[str, object]:
+        qualities = Counter(self._kv.quality(instance) for instance in self._pool_of)
+        return {
             "deciding": self._leases.held(),
             "blocks": len(self._index),
+            "index": dict(qualities),
             "kv_snapshots": self._kv.snapshots,
+            "in_flight": sum(len(pilot.load) for pilot in self._pilots.values()),
         }
-        self._routed_count = service.observability.meter.create_counter(
+
+    def _instruments(self) -> None:
+        meter = self._service.observability.meter
+        self._routed_count = meter.create_counter(
             "tokenfleet.tokenpilot.routed", description="Requests given an instance, by reason."
         )
-        service.observability.meter.create_observable_gauge(
+        meter.create_observable_gauge(
             "tokenfleet.tokenpilot.indexed_blocks",
             callbacks=[lambda _: [Observation(len(self._index))]],
             description="Distinct prefix blocks known to be cached somewhere.",
         )
+        meter.create_observable_gauge(
+            "tokenfleet.tokenpilot.prediction_error",
+            callbacks=[lambda _: self._prediction_errors()],
+            description="Absolute error of the predicted median relative to what came, by quantile.",
+        )
+
+    def _prediction_errors(self) -> list[Observation]:
+        found: list[Observation] = []
+        for pool, pilot in self._pilots.items():
+            for kind in KINDS:
+                error = pilot.calibration.absolute_error(kind)
+                for quantile, value in zip(("p50", "p90"), error or (), strict=False):
+                    attributes = {"tokenfleet.pool": pool, "kind": kind, "quantile": quantile}
+                    found.append(Observation(value, attributes))
+        return found
 
     async def _keep_leases(self) -> None:
         await self._leases.keep(list(self._fleet.pools()))
 
     async def _expire(self) -> None:
-        lost = self._load.expire(self._clock.now_s() - self._service.settings.request_memory_s)
+        now_s = self._clock.now_s()
+        before_s = now_s - self._service.settings.request_memory_s
+        lost = sum(pilot.expire(before_s, now_s) for pilot in self._pilots.values())
         if lost:
             self._service.log.warning("requests without an end forgotten", count=lost)
-        if len(self._decided) > 2 * len(self._load) + 1000:
-            self._decided = {key: routed for key, routed in self._decided.items() if key in self._load}
+        in_flight = sum(len(pilot.load) for pilot in self._pilots.values())
+        if len(self._decided) > 2 * in_flight + 1000:
+            self._decided = {
+                key: routed for key, routed in self._decided.items() if key in self._pilots[routed.pool].load
+            }
+
+    # -- the fleet
 
     def _record_changed(self, instance: str, record: InstanceRecord | None) -> None:
-        if record is None:
+        pool = self._pool_of.get(instance)
+        if record is None or (pool is not None and pool != record.pool):
             self._kv.left(instance)
-            self._load.drop_instance(instance)
             self._assumed.pop(instance, None)
-        elif record.kv_events:
-            self._kv.joined(instance)
+            if pool is not None:
+                self._pilots[pool].left(instance)
+                del self._pool_of[instance]
+        if record is not None:
+            self._pool_of[instance] = record.pool
+            self._pilots[record.pool].joined(record)
+            if record.kv_events:
+                self._kv.joined(instance)
 
-    def _forget(self, request_id: str) -> None:
-        self._decided.pop(request_id, None)
+    def _state_arrived(self, state: InstanceState) -> None:
+        pool = self._pool_of.get(state.instance)
+        if pool is not None:
+            self._pilots[pool].reading(state, taken_s(state, self._clock), self._clock.now_s())
+
+    # -- what was learned
+
+    def _learned_before(self, learned: PoolLatency) -> None:
+        pilot = self._pilots[learned.pool]
+        if not pilot.experienced:
+            pilot.restore(learned)
+
+    async def _publish(self) -> None:
+        """Publish what the pools decided here have taught since the last time."""
+        for pool, pilot in self._pilots.items():
+            if not self._leases.holds(pool) or self._published.get(pool) == pilot.lessons:
+                continue
+            self._published[pool] = pilot.lessons
+            learned = pilot.learned(pool, self._site, self._clock.unix_ns())
+            bucket = await self._bus.bucket(subjects.BUCKET_LATENCY)
+            await bucket.put(subjects.latency_key(self._site, pool), encode(learned))
+
+    # -- requests
+
+    def routed(self, event: Routed, now_s: float) -> None:
+        """A replica, this one or another, chose an instance."""
+        self._pilots[event.pool].routed(
+            event.request_id,
+            event.attempt,
+            event.instance,
+            event.input_tokens,
+            event.reused_tokens,
+            now_s,
+            objective=event.objective,
+            previous_output_tokens=event.previous_output_tokens,
+            max_output_tokens=event.max_output_tokens,
+        )
+
+    def first_token(self, event: FirstToken, now_s: float) -> None:
+        self._pilots[event.pool].first_token(event.request_id, now_s)
+
+    def retried(self, event: Retried, now_s: float) -> None:
+        self._pilots[event.pool].attempt_failed(event.request_id, event.attempt, now_s)
+
+    def ended(self, event: Ended, now_s: float) -> None:
+        self._decided.pop(event.request_id, None)
+        if event.pool in self._pilots:
+            self._pilots[event.pool].ended(
+                event.request_id,
+                event.attempt,
+                now_s,
+                completed=event.outcome == "completed",
+                output_tokens=event.output_tokens,
+            )
 
     async def _admitted(self, event: Admitted, delivery: Delivery) -> None:
         if not self._leases.holds(event.pool):
+            blocks = event.request.blocks[-HASH_BYTES:]
+            self._pilots[event.pool].noted(
+                event.request_id,
+                event.attempt,
+                event.request.input_tokens,
+                unpack(blocks)[0] if blocks else None,
+            )
             return
         request = event.request
         with self._service.observability.span(
@@ -110,34 +223,35 @@ class TokenPilot:
             await self._bus.publish(subject, answer, headers=headers)
 
     def _decide(self, event: Admitted) -> Routed | Refused:
-        request, now_s = event.request, self._clock.now_s()
-        blocks = unpack(request.blocks)
-        turn = self._turns.get(event.pool, 0)
-        choice = choose(
-            request,
-            self._fleet.ready(event.pool, self._clock.wall_s()),
-            self._index.match(blocks),
-            self._load,
-            now_s,
+        blocks = unpack(event.request.blocks)
+        matched = self._index.match(blocks)
+        wall_s, draw = self._clock.wall_s(), self._random.random()
+        decision = self._pilots[event.pool].decide(
+            event.request_id,
+            event.attempt,
+            event.request,
+            event.objective,
+            blocks,
+            self._fleet.ready(event.pool, wall_s),
+            matched,
+            self._clock.now_s(),
+            offloaded_blocks=self._index.offloaded(blocks, matched),
             routing=self._policy.current.routing,
-            turn=turn,
-            draw=self._random.random(),
+            draw=draw,
+            quality=self._kv.quality,
+            wall_s=wall_s,
         )
-        if choice is None:
+        if decision is None:
             return self._refusal(event)
-        self._turns[event.pool] = turn + 1
-        instance = choice.instance.record.instance
-        self._load.routed(
-            event.request_id, event.attempt, instance, request.input_tokens, choice.reused_tokens, now_s
-        )
-        self._assume_cached(choice, blocks)
-        routed = self._routed(event, choice)
+        self._assume_cached(decision.choice.instance.record, blocks)
+        routed = self._routed(event, decision, draw)
         self._decided[event.request_id] = routed
-        self._routed_count.add(1, {"tokenfleet.pool": event.pool, "tokenfleet.reason": choice.reason})
+        self._routed_count.add(
+            1, {"tokenfleet.pool": event.pool, "tokenfleet.reason": decision.choice.reason}
+        )
         return routed
 
-    def _assume_cached(self, choice: Choice, blocks: list[int]) -> None:
-        record = choice.instance.record
+    def _assume_cached(self, record: InstanceRecord, blocks: list[int]) -> None:
         if record.kv_events or not blocks:
             return
         cache = self._assumed.get(record.instance)
@@ -147,7 +261,8 @@ class TokenPilot:
         self._index.remove(record.instance, cache.routed(blocks))
         self._index.store(record.instance, blocks)
 
-    def _routed(self, event: Admitted, choice: Choice) -> Routed:
+    def _routed(self, event: Admitted, decision: Decision, draw: float) -> Routed:
+        choice = decision.choice
         record = choice.instance.record
         return next_event(
             Routed,
@@ -159,10 +274,19 @@ class TokenPilot:
             generation=record.generation,
             input_tokens=event.request.input_tokens,
             reused_tokens=choice.reused_tokens,
-            predicted_ttft_s=choice.predicted_ttft_s,
-            predicted_tpot_s=choice.predicted_tpot_s,
+            predicted_ttft_s=decision.ttft_s,
+            predicted_ttft_p90_s=decision.ttft_p90_s,
+            predicted_tpot_s=decision.tpot_s,
+            predicted_tpot_p90_s=decision.tpot_p90_s,
+            expected_output_tokens=decision.expected_output_tokens,
+            previous_output_tokens=decision.previous_output_tokens,
+            max_output_tokens=event.request.max_output_tokens,
+            objective=event.objective,
+            draw=draw,
             reason=choice.reason,
             candidates=choice.candidates,
+            considered=choice.considered,
+            filtered=dict(choice.filtered),
         )
 
     def _refusal(self, event: Admitted) -> Refused:

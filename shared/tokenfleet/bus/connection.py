@@ -7,7 +7,7 @@ network except through `publish_acked`.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from tokenfleet.bus.bucket import Bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
 from tokenfleet.bus.publisher import PublishWindow
+from tokenfleet.bus.reader import Stored, read_stored
 from tokenfleet.bus.storage import BUCKETS, STREAMS
 from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
 from tokenfleet.settings import Settings
@@ -280,6 +281,14 @@ class Bus:
         except (NatsError, TimeoutError) as error:
             raise UnavailableError(f"consumer {durable} of {stream} cannot be read: {error!r}") from error
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    def read_stored(self, stream: str, filters: Sequence[str], from_ns: int) -> AsyncIterator[Stored]:
+        """What a stream holds of some subjects from a moment on, oldest first, up to now.
+
+        Raises:
+            UnavailableError: while iterating: NATS does not answer, or there is no such stream.
+        """
+        return read_stored(self._client, stream, filters, from_ns)
 
     async def bucket(self, name: str) -> Bucket:
         """A KV bucket named in `subjects`, created when missing."""

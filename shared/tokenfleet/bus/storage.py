@@ -29,4 +29,5 @@ BUCKETS = {
     subjects.BUCKET_LEASES: KeyValueConfig(bucket=subjects.BUCKET_LEASES, ttl=60.0),
     subjects.BUCKET_TENANTS: KeyValueConfig(bucket=subjects.BUCKET_TENANTS),
     subjects.BUCKET_POLICY: KeyValueConfig(bucket=subjects.BUCKET_POLICY),
+    subjects.BUCKET_LATENCY: KeyValueConfig(bucket=subjects.BUCKET_LATENCY),
 }

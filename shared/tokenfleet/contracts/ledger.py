@@ -2,6 +2,8 @@
 
 import msgspec
 
+from tokenfleet.contracts.requests import Outcome
+
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests that have the figure; None when none has."""
@@ -38,6 +40,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     e2e_s: Percentiles
 
 
+class PredictionError(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a predicted time was off: its absolute error as a share of what it turned out to be (APE)."""
+
+    n: int = 0
+    """Requests that have both."""
+    median_ape: float | None = None
+    p90_ape: float | None = None
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The errors of what was predicted when requests were first routed."""
+
+    ttft: PredictionError = PredictionError()
+    tpot: PredictionError = PredictionError()
+
+
 class ReportRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rows wanted: by the prefix of the client's request ids, by time, or both."""
 
@@ -56,3 +74,26 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total: Summary
     classes: dict[str, Summary]
     client_request_ids: tuple[str, ...] = ()
+    prediction: Prediction = Prediction()
+
+
+class LedgerLookup(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the requests that bear an id: TokenFleet's own or the one the client gave."""
+
+    id: str
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which request it is and when it was, so that its events are found in the stream."""
+
+    request_id: str
+    submitted_ns: int
+    ended_ns: int
+    outcome: Outcome
+    client_request_id: str | None = None
+
+
+class LedgerEntries(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests found, the latest submitted first; only some of them when a client used an id very often."""
+
+    entries: tuple[LedgerEntry, ...]

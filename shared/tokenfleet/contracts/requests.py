@@ -139,6 +139,10 @@ class Routed(Event, frozen=True, kw_only=True):
     predicted_tpot_s: float | None = None
     predicted_tpot_p90_s: float | None = None
     expected_output_tokens: float | None = None
+    previous_output_tokens: int | None = None
+    """Of the answer before in the same conversation, where it is known: what the expectation rests on."""
+    max_output_tokens: int = 0
+    objective: Objective | None = None
     draw: float = 0.0
     """The random number that broke ties, so that the decision can be repeated."""
     reason: str

@@ -124,3 +124,18 @@ def test_shares_are_shares_and_goodput_is_at_most_the_output(rows: list[LedgerRo
     for share in (total.attainment_offered, total.attainment_admitted, total.prefix_reuse):
         assert share is None or 0 <= share <= 1
     assert total.goodput_tokens_per_s <= total.output_tokens_per_s
+
+
+def test_predictions_are_compared_with_what_came_over_first_attempts_that_have_both() -> None:
+    rows = [
+        account(ended("a", ttft_s=1.0, predicted_ttft_s=1.2)),
+        account(ended("b", ttft_s=2.0, predicted_ttft_s=1.0)),
+        account(ended("c", ttft_s=1.0, predicted_ttft_s=9.0, attempt=2)),
+        account(ended("d", ttft_s=1.0)),
+        account(ended("e", outcome="timed_out", predicted_ttft_s=9.0, **UNANSWERED)),
+    ]
+    prediction = build_report(rows).prediction
+    assert prediction.ttft.n == 2
+    assert prediction.ttft.median_ape is not None
+    assert math.isclose(prediction.ttft.median_ape, 0.35)
+    assert (prediction.tpot.n, prediction.tpot.median_ape) == (0, None)

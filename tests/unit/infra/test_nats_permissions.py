@@ -76,7 +76,7 @@ def test_a_service_hears_only_its_own_replies(service: str):
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_may_create_only_streams_that_tokenfleet_has(service: str):
-    ours = {"REQUESTS", "FLEET", "KV_instances", "KV_leases", "KV_tenants", "KV_policy"}
+    ours = {"REQUESTS", "FLEET", "KV_instances", "KV_leases", "KV_tenants", "KV_policy", "KV_latency"}
     created = {each.rpartition(".")[2] for each in PUBLISH[service] if ".STREAM.CREATE." in each}
     assert created <= ours
     assert not [each for each in PUBLISH[service] if re.search(r"STREAM\.(UPDATE|DELETE|PURGE|\*)", each)]

@@ -214,6 +214,26 @@ def test_without_usage_the_tokens_are_marked_as_estimates() -> None:
     assert not outcome.tokens_exact
 
 
+def test_a_counted_prompt_is_exact_until_an_engine_may_have_begun_to_answer() -> None:
+    def counted() -> Lifecycle:
+        return Lifecycle(
+            request_id="r1",
+            tenant="t1",
+            site="local",
+            request=SPEC,
+            at=at(10.0),
+            time_scale=1.0,
+            input_exact=True,
+        )
+
+    undecided, routed_away = counted(), counted()
+    for machine in (undecided, routed_away):
+        machine.begin()
+    routed_away.receive(routed(), at(10.2))
+    assert ended(undecided.receive(refused(), at(10.3))).tokens_exact
+    assert not ended(routed_away.receive(ClientGone(output_tokens=0), at(10.3))).tokens_exact
+
+
 def test_a_refusal_is_relayed_with_its_status_and_its_retry_after() -> None:
     machine = life()
     machine.begin()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from ingress.engine_connection import HIGH_WATER_BYTES, EngineError, Timeouts
-from ingress.upstream import EngineClient
+from ingress.upstream import STALE_WITHIN_S, EngineClient
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -111,6 +111,25 @@ async def test_a_kept_connection_that_the_engine_closed_is_replaced(
     assert await ask(client, url) == b"ok"
     assert await ask(client, url) == b"ok", "the second exchange lost its connection before any byte"
     assert served.connections == 2
+
+
+async def test_a_kept_connection_that_is_lost_while_the_engine_works_is_a_failure_and_nothing_is_sent_twice(
+    engine: tuple[Engine, str],
+) -> None:
+    served, url = engine
+    client = EngineClient(Timeouts(connect_s=1.0, first_byte_s=5.0, idle_s=5.0))
+
+    async def die_at_work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(STALE_WITHIN_S + 0.05)
+        writer.close()
+
+    served.handlers = [answer(OK), die_at_work, answer(OK)]
+    await ask(client, url)
+    with pytest.raises(EngineError) as caught:
+        await ask(client, url)
+    assert caught.value.reason == "engine_connection_lost"
+    assert caught.value.reached
+    assert len(served.requests) == 2
 
 
 async def test_a_fresh_connection_that_closes_is_a_failure(

@@ -15,7 +15,7 @@ from lab.replay.options import ReplayOptions, policy_for
 from lab.replay.report import compare, report_json, report_table
 from lab.replay.run import ReplayResult
 from lab.traces.generator import generate
-from tokenfleet.contracts.ledger import Percentiles, Report, Summary
+from tokenfleet.contracts.ledger import Percentiles, Prediction, PredictionError, Report, Summary
 from tokenfleet.contracts.policy import Policy
 
 COUNTS = ("offered", "completed", "rejected", "timed_out", "cancelled", "failed", "ledger_rows")
@@ -111,6 +111,15 @@ def test_the_table_shows_all_and_each_class_and_a_dash_for_what_nobody_measured(
     assert "batch" in text
     p99 = next(line for line in text.splitlines() if "TPOT P99" in line)
     assert p99.count("-") == 3
+
+
+def test_how_far_predictions_were_off_is_in_the_json_and_in_the_table_once_there_are_any():
+    assert "predicted" not in printed(report_table("title", report()))
+    error = PredictionError(n=9, median_ape=0.125, p90_ape=0.5)
+    known = msgspec.structs.replace(report(), prediction=Prediction(ttft=error))
+    assert report_json(known)["prediction"]["ttft"] == {"n": 9, "median_ape": 0.125, "p90_ape": 0.5}
+    line = next(line for line in printed(report_table("title", known)).splitlines() if "predicted" in line)
+    assert "12.5% / 50.0%" in line
 
 
 def test_two_runs_side_by_side_show_the_ratio_of_the_first_to_the_second():

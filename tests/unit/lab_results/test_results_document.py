@@ -62,3 +62,32 @@ def test_a_defeat_is_in_the_document(example: dict[str, Any]) -> None:
     assert "20.0 % less than the best baseline, llm-d" in text
     assert "- goodput, tokens/s: 1,600 against 2,000 (llm-d)" in text
     assert "2,000 (TokenFleet -20.0 %)" in text
+
+
+def _errors(median: float) -> dict[str, Any]:
+    own = {
+        "n": 900,
+        "median_ape": median,
+        "p90_ape": 4 * median,
+        "median_ape_after_500": median,
+        "p90_ape_after_500": 4 * median,
+        "covered_p50": 0.512,
+        "covered_p90": None,
+    }
+    return {"ttft": {**own, "input_lengths": {"4k": own}}, "tpot": {"n": 0}}
+
+
+def test_a_run_of_before_predictions_were_kept_says_nothing_about_them(example: dict[str, Any]) -> None:
+    assert "rediction" not in _text(example)
+
+
+def test_each_policy_that_predicts_shows_how_far_its_predictions_were_off(example: dict[str, Any]) -> None:
+    for name, median in (("tokenfleet", 0.06), ("llm_d", 0.21)):
+        example["policies"][name]["prediction"] = _errors(median)
+    text = _text(example)
+    table = text.split("Prediction error of TTFT", 1)[1].split("\n\n", 2)[1]
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| **TokenFleet**", "| llm-d"]
+    assert "**6.0 %**" in table
+    assert "(84.0 %)" in table
+    assert "Prediction error of TPOT" not in text
+    assert "The error of a prediction is" in text

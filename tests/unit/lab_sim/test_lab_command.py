@@ -92,6 +92,14 @@ def test_equal_runs_are_equal_bytes_wherever_they_are_written(tmp_path: Path) ->
     )
 
 
+def test_policies_may_be_listed_in_one_word(tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    asked = ("run", "routing", "--trace", "generated", "--requests", "20", "--processes", "1")
+    result = invoke(*asked, "--policies", "random,round_robin", "--json", str(out))
+    assert result.exit_code == 0, result.output
+    assert list(json.loads(out.read_text())["policies"]) == ["random", "round_robin"]
+
+
 @pytest.mark.parametrize("speed", ["nan", "inf", "-1", "0", "1e-9"])
 def test_a_speed_that_is_none_is_refused_before_anything_runs(speed: str) -> None:
     result = invoke("run", "routing", "--trace", "generated", "--requests", "5", "--speed", speed)

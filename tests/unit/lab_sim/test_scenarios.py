@@ -23,6 +23,8 @@ ASKED_FOR = [
     "stale",
     "burst",
     "failure",
+    "profile_error",
+    "drift",
     "multisite",
     "entry",
 ]
@@ -80,7 +82,7 @@ def test_in_multisite_sessions_enter_at_one_region_each_and_rates_swing_apart() 
 
 def test_in_entry_nothing_enters_where_gpus_are_and_two_fifths_of_the_tenants_stay_in_b() -> None:
     scenario = load_scenario("entry")
-    cluster = cluster_of(scenario)
+    cluster = cluster_of(scenario, seed=0)
     work = list(workload_of(scenario, open_trace("generated", 1_000), 1.0, 0))
     assert {one.entry_site for one in work} == {"A"}
     assert sorted({spec.site for spec in cluster.instances}) == ["B", "C", "D"]
@@ -193,7 +195,7 @@ def test_a_failure_of_an_instance_that_is_not_there_is_refused_with_those_that_a
     scenario = load_scenario("failure")
     wrong = msgspec.structs.replace(scenario, failures=(Death(instance="local-9", at_s=1.0),))
     with pytest.raises(ScenarioError, match="local-9 is to fail, but the instances are local-0"):
-        cluster_of(wrong)
+        cluster_of(wrong, seed=0)
 
 
 def test_a_block_size_that_does_not_fit_the_trace_is_refused_before_anything_runs() -> None:

@@ -32,6 +32,36 @@ def test_an_own_kv_capacity_overrides_the_profile() -> None:
     assert spec.resolved_profile().base_s == LLAMA70B_TP4_H100.base_s
 
 
+def test_an_engine_without_events_has_no_endpoints() -> None:
+    assert parse_ready_file(ready_file()).kv_endpoints == ()
+
+
+def test_each_rank_publishes_and_replays_on_its_own_port() -> None:
+    spec = parse_ready_file(
+        ready_file(
+            kv_events_endpoint="tcp://10.0.0.7:5557",
+            kv_replay_endpoint="tcp://10.0.0.7:5657",
+            data_parallel_size=3,
+        )
+    )
+    assert spec.kv_endpoints == tuple(
+        (f"tcp://10.0.0.7:{5557 + rank}", f"tcp://10.0.0.7:{5657 + rank}") for rank in range(3)
+    )
+
+
+def test_ranks_on_several_hosts_are_listed() -> None:
+    events = ("tcp://10.0.0.7:5557", "tcp://10.0.0.8:5557")
+    spec = parse_ready_file(ready_file(kv_events_endpoint=events, data_parallel_size=2))
+    assert spec.kv_endpoints == tuple((address, None) for address in events)
+
+
+def test_offloaded_blocks_are_remembered_in_proportion_unless_said_otherwise() -> None:
+    spec = parse_ready_file(ready_file(kv_capacity_tokens=1600))
+    assert spec.offloaded_limit_blocks == 16 * 100
+    spec = parse_ready_file(ready_file(kv_capacity_tokens=1600, offloaded_kv_capacity_tokens=3200))
+    assert spec.offloaded_limit_blocks == 200
+
+
 def test_a_profile_can_be_given_in_place() -> None:
     profile = {
         "name": "cpu",
@@ -59,6 +89,14 @@ def test_a_profile_can_be_given_in_place() -> None:
         (ready_file(block_size_tokens=0), "block_size_tokens"),
         (ready_file(kv_events_endpoint="tcp://*:5557"), "kv_events_endpoint"),
         (ready_file(kv_replay_endpoint="5558"), "kv_replay_endpoint"),
+        (ready_file(kv_events_endpoint=["tcp://a:1", "tcp://b:1"]), "data_parallel_size is 1"),
+        (ready_file(kv_events_endpoint="ipc:///run/kv", data_parallel_size=2), "list one for each rank"),
+        (
+            ready_file(
+                kv_events_endpoint="tcp://a:5557", kv_replay_endpoint="tcp://a:5558", data_parallel_size=2
+            ),
+            "tcp://a:5558",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_naming_what_is_wrong(data: bytes, named: str) -> None:

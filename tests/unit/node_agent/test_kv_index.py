@@ -17,7 +17,9 @@ HASHER = BlockHasher(b"secret")
 
 
 def new_index() -> KvIndex:
-    return KvIndex("engine", 1, HASHER, BLOCK)
+    index = KvIndex("engine", 1, HASHER, BLOCK)
+    index.whole(0)
+    return index
 
 
 def feed(index: KvIndex, *events: Event, rank: int = 0) -> None:
@@ -59,15 +61,21 @@ class Reader:
 
     def __init__(self) -> None:
         self.blocks: set[bytes] = set()
+        self.offloaded: set[bytes] = set()
+        self.complete = True
         self.sequence = 0
 
     def apply(self, delta: KvDelta) -> None:
         assert delta.sequence == self.sequence + 1
         self.sequence = delta.sequence
+        self.complete = delta.complete
         if delta.cleared:
             self.blocks.clear()
+            self.offloaded.clear()
         self.blocks -= set(split(delta.removed))
         self.blocks |= set(split(delta.stored))
+        self.offloaded -= set(split(delta.removed_offloaded))
+        self.offloaded |= set(split(delta.stored_offloaded))
 
 
 TOKENS = list(range(100, 112))
@@ -100,12 +108,13 @@ class TestLeftOut:
         index = new_index()
         feed(index, stored([2, 3], TOKENS[:8], parent=1))
         assert blocks(index) == set()
-        assert index.ignored == {"unknown_parent": 2}
+        assert index.ignored == {"unknown_parent": 1, "left_out_parent": 1}
 
     def test_children_of_what_was_left_out(self) -> None:
         index = new_index()
         feed(index, stored([2], TOKENS[:4], parent=1), stored([3], TOKENS[4:8], parent=2))
-        assert index.ignored == {"unknown_parent": 2}
+        assert blocks(index) == set()
+        assert index.ignored == {"unknown_parent": 1, "left_out_parent": 1}
 
     def test_another_block_size(self) -> None:
         index = new_index()
@@ -119,55 +128,76 @@ class TestLeftOut:
         )
         feed(index, event)
         assert blocks(index) == {own_hashes(TOKENS)[0]}
-        assert index.ignored == {"extra_keys": 1, "unknown_parent": 1}
+        assert index.ignored == {"extra_keys": 1, "left_out_parent": 1}
 
-    def test_the_adapter_among_the_extra_keys_is_part_of_the_name_already(self) -> None:
+    @pytest.mark.parametrize("keys", [["poet"], [7]])
+    def test_the_adapter_alone_is_no_extra_key(self, keys: list[str | int]) -> None:
         index = new_index()
-        event = BlockStored(
-            block_hashes=[1],
-            token_ids=TOKENS[:4],
-            block_size=BLOCK,
-            lora_name="poet",
-            extra_keys=[["poet"]],
+        feed(
+            index,
+            BlockStored(
+                block_hashes=[1],
+                token_ids=TOKENS[:4],
+                block_size=BLOCK,
+                lora_id=7,
+                lora_name="poet",
+                extra_keys=[keys],
+            ),
         )
-        feed(index, event)
         assert blocks(index) == set(own_hashes(TOKENS[:4], "poet"))
 
-    def test_a_block_moved_to_another_tier_without_its_tokens_is_known_by_its_hash(self) -> None:
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            pytest.param([["poet", "poet"]], id="a salt that is the adapter's name too"),
+            pytest.param([["poet", ["image-hash", 3]]], id="an image"),
+            pytest.param([["poet", b"digest"]], id="prompt embeddings"),
+            pytest.param([["sonneteer"]], id="another adapter"),
+            pytest.param([], id="keys that do not match the blocks"),
+        ],
+    )
+    def test_anything_beside_the_adapter_is(self, keys: list[list[object]]) -> None:
         index = new_index()
-        offloaded = BlockStored(block_hashes=[1, 9], token_ids=[], block_size=0, medium="CPU")
-        feed(index, stored([1], TOKENS[:4], medium="GPU"), offloaded)
-        feed(index, BlockRemoved(block_hashes=[1], medium="GPU"))
-        assert blocks(index) == set(own_hashes(TOKENS[:4]))
+        event = BlockStored(
+            block_hashes=[1], token_ids=TOKENS[:4], block_size=BLOCK, lora_name="poet", extra_keys=keys
+        )
+        feed(index, event)
+        assert blocks(index) == set()
+        assert index.ignored == {"extra_keys": 1}
+
+    def test_blocks_whose_tokens_do_not_match_their_number(self) -> None:
+        # A group that skips blocks still sends the tokens of the whole range: which are whose is not said.
+        index = new_index()
+        feed(index, BlockStored(block_hashes=[2], token_ids=TOKENS, block_size=BLOCK))
+        assert blocks(index) == set()
         assert index.ignored == {"no_tokens": 1}
 
-    def test_a_sliding_window_layer_keeps_nothing_alive(self) -> None:
+    def test_a_left_out_block_gets_its_name_once_its_parent_is_known(self) -> None:
         index = new_index()
-        window = BlockStored(
-            block_hashes=[1],
-            token_ids=TOKENS[:4],
-            block_size=BLOCK,
-            group_idx=1,
-            kv_cache_spec_sliding_window=4096,
-        )
-        feed(index, stored([1], TOKENS[:4]), window, BlockRemoved(block_hashes=[1]))
-        assert blocks(index) == set()
+        feed(index, stored([2], TOKENS[4:8], parent=1))
+        feed(index, stored([1, 2], TOKENS[:8]))
+        assert blocks(index) == set(own_hashes(TOKENS[:8]))
+        feed(index, BlockRemoved(block_hashes=[2]))
+        assert blocks(index) == set(own_hashes(TOKENS[:8])), "both copies of block 2 count"
+        feed(index, BlockRemoved(block_hashes=[2]))
+        assert blocks(index) == set(own_hashes(TOKENS[:4]))
 
 
 class TestLifetime:
     def test_each_copy_is_removed_by_its_own_event(self) -> None:
+        # A prompt found whole has its last block computed again, into a second copy.
         index = new_index()
-        feed(index, stored([1], TOKENS[:4]), stored([1], TOKENS[:4]), BlockRemoved(block_hashes=[1]))
+        feed(index, stored([1, 2], TOKENS[:8]), stored([2], TOKENS[4:8], parent=1))
+        feed(index, BlockRemoved(block_hashes=[2]))
+        assert blocks(index) == set(own_hashes(TOKENS[:8]))
+        feed(index, BlockRemoved(block_hashes=[2]))
         assert blocks(index) == set(own_hashes(TOKENS[:4]))
-        feed(index, BlockRemoved(block_hashes=[1]))
-        assert blocks(index) == set()
 
-    def test_a_block_stays_while_any_tier_holds_it(self) -> None:
+    def test_a_reused_prefix_announced_again_is_no_second_copy(self) -> None:
+        # vLLM's `kv_cache_report_mode: full`: same event, but only one removal follows.
         index = new_index()
-        feed(index, stored([1], TOKENS[:4], medium="GPU"), stored([1], TOKENS[:4], medium="CPU"))
-        feed(index, BlockRemoved(block_hashes=[1], medium="GPU"))
-        assert blocks(index) == set(own_hashes(TOKENS[:4]))
-        feed(index, BlockRemoved(block_hashes=[1], medium="CPU"))
+        feed(index, stored([1, 2, 3], TOKENS), *[stored([1, 2], TOKENS[:8])] * 3)
+        feed(index, BlockRemoved(block_hashes=[3, 2, 1]))
         assert blocks(index) == set()
 
     def test_no_medium_means_gpu(self) -> None:
@@ -257,8 +287,7 @@ def an_event(draw: st.DrawFn) -> Event:
 steps = st.lists(
     st.one_of(
         st.tuples(an_event(), st.integers(0, 1)),
-        st.just("deltas"),
-        st.just("clear"),
+        st.sampled_from(["deltas", "forget", "lost", "whole"]),
     ),
     max_size=40,
 )
@@ -270,8 +299,12 @@ def test_whatever_happens_the_deltas_add_up_to_the_snapshot(
 ) -> None:
     index, reader = new_index(), Reader()
     for action in actions:
-        if action == "clear":
-            index.clear()
+        if action == "forget":
+            index.forget(0)
+        elif action == "lost":
+            index.lost(0)
+        elif action == "whole":
+            index.whole(0)
         elif isinstance(action, tuple):
             feed(index, action[0], rank=action[1])
         else:
@@ -281,6 +314,8 @@ def test_whatever_happens_the_deltas_add_up_to_the_snapshot(
         reader.apply(delta)
     snapshot = index.snapshot()
     assert reader.blocks == set(split(snapshot.blocks))
+    assert reader.offloaded == set(split(snapshot.offloaded))
+    assert reader.complete == snapshot.complete
     assert reader.sequence == snapshot.sequence
 
 
@@ -291,7 +326,7 @@ def test_only_blocks_of_real_prompts_are_ever_held(actions: list[tuple[Event, in
     for action in actions:
         if isinstance(action, tuple):
             feed(index, action[0], rank=action[1])
-        assert blocks(index) <= possible
+        assert blocks(index) | set(split(index.snapshot().offloaded)) <= possible
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])

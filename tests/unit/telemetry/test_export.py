@@ -42,3 +42,8 @@ def test_a_site_is_its_pools_added_up():
 def test_what_an_engine_does_not_tell_has_no_sample_rather_than_a_zero():
     running = exported(fleet())["tokenfleet.instance.running"]
     assert [attributes["tokenfleet.instance"] for attributes, _ in running] == ["a"]
+
+
+def test_every_instance_says_how_old_its_reading_is():
+    ages = exported(fleet())["tokenfleet.instance.telemetry_age"]
+    assert [(attributes["tokenfleet.instance"], age) for attributes, age in ages] == [("a", 0.1), ("b", 0.1)]

@@ -23,6 +23,13 @@ def test_a_stale_instance_is_not_full_it_is_suspect_and_keeps_its_last_reading()
     assert pool.ready == 1
 
 
+def test_a_collector_that_hears_nothing_at_all_does_not_say_that_nothing_is_ready():
+    view = fleet("a", "b")
+    view.apply_state(state("b", reachable=False, time_ns=2), 0.0)
+    (pool,) = roll_up(view, "local", 60.0, time_ns=7)
+    assert pool.ready == 1, "the one last heard as reachable; FleetMind would refuse everything otherwise"
+
+
 def test_an_unknown_metric_is_unknown_not_zero():
     view = fleet("a")
     view.apply_state(state("a", running=None, kv_usage=None, time_ns=2), 0.0)

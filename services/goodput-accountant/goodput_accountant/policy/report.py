@@ -8,6 +8,8 @@
                rejected, timed out and failed requests with an objective stay in the denominator. "Offered" is
                over all rows, "admitted" over those that were admitted.
 - prefix reuse reused / input tokens of requests whose answer began.
+- prediction   absolute error as a share of the figure, over requests of one attempt that have both: of a later
+               attempt the prediction counts from its routing, the figure from the submission.
 - percentiles  linear interpolation; TTFT and TPOT over the rows that have them, e2e over completed requests.
 """
 
@@ -17,7 +19,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
-from tokenfleet.contracts.ledger import Percentiles, Report, Summary
+from tokenfleet.contracts.ledger import Percentiles, Prediction, PredictionError, Report, Summary
 
 
 def build_report(rows: Sequence[LedgerRow], *, list_ids: bool = False) -> Report:
@@ -31,6 +33,10 @@ def build_report(rows: Sequence[LedgerRow], *, list_ids: bool = False) -> Report
         total=summarise(rows, duration_s),
         classes={name: summarise(group, duration_s) for name, group in sorted(classes.items())},
         client_request_ids=tuple(name for name in ids if name is not None),
+        prediction=Prediction(
+            ttft=_error([(row.predicted_ttft_s, row.ttft_s) for row in rows if row.attempt == 1]),
+            tpot=_error([(row.predicted_tpot_s, row.tpot_s) for row in rows if row.attempt == 1]),
+        ),
     )
 
 
@@ -73,6 +79,15 @@ def summarise(rows: Sequence[LedgerRow], duration_s: float) -> Summary:
         tpot_s=_percentiles([row.tpot_s for row in rows if row.tpot_s is not None]),
         e2e_s=_percentiles([row.e2e_s for row in rows if row.outcome == "completed"]),
     )
+
+
+def _error(pairs: Iterable[tuple[float | None, float | None]]) -> PredictionError:
+    """Of pairs of a prediction and what it turned out to be."""
+    errors = [abs(guess - actual) / actual for guess, actual in pairs if guess is not None and actual]
+    if not errors:
+        return PredictionError()
+    median, p90 = (float(value) for value in np.percentile(errors, (50, 90)))
+    return PredictionError(n=len(errors), median_ape=median, p90_ape=p90)
 
 
 def _attainment(rows: Sequence[LedgerRow]) -> float | None:

@@ -82,6 +82,7 @@ class Lifecycle:
         request: RequestSpec,
         at: Instant,
         time_scale: float,
+        input_exact: bool = False,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -95,6 +96,7 @@ class Lifecycle:
         self.finish: Finish | None = None
         self._submitted = at
         self._time_scale = time_scale
+        self._input_exact = input_exact
         self._submissions = 0
         self._facts: list[Event] = []
         self._admitted = False
@@ -316,7 +318,8 @@ class Lifecycle:
             input_tokens=counted.input_tokens,
             reused_tokens=counted.reused_tokens,
             output_tokens=counted.output_tokens,
-            tokens_exact=usage is not None,
+            # Of what an engine has begun only the engine knows the output.
+            tokens_exact=usage is not None or (self._input_exact and self.instance is None),
             ttft_s=None if first_s is None else first_s - self._submitted.engine_s,
             tpot_s=_tpot_s(first_s, at.engine_s, counted.output_tokens),
             predicted_ttft_s=self._predicted_ttft_s,

@@ -42,9 +42,13 @@ ABSENT = "-"
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """The figures over all requests, and the same per class under `classes`. Times are engine seconds."""
+    """The figures over all requests, the same per class under `classes`, and how far predictions were off.
+
+    Times are engine seconds.
+    """
     return {
         **msgspec.to_builtins(report.total),
+        "prediction": msgspec.to_builtins(report.prediction),
         "classes": {name: msgspec.to_builtins(summary) for name, summary in report.classes.items()},
     }
 
@@ -57,6 +61,11 @@ def report_table(title: str, report: Report) -> Table:
         table.add_column(name, justify="right")
     for figure in FIGURES:
         table.add_row(figure.label, *(_written(figure, summary) for summary in groups.values()))
+    for name, error in (("TTFT", report.prediction.ttft), ("TPOT", report.prediction.tpot)):
+        if error.n:
+            table.add_row(
+                f"{name} predicted, off by (median / P90)", f"{error.median_ape:.1%} / {error.p90_ape:.1%}"
+            )
     return table
 
 

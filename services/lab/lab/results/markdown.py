@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lab.results.findings import best_baseline, lags, ranked, summary
 from lab.results.model import Run, title
-from lab.results.tables import Cell, Row, Table, overall, per_class, per_length, share
+from lab.results.tables import Cell, Row, Table, overall, per_class, per_length, predictions, share
 from lab.results.writing import ABSENT, percent, whole
 
 OPENING = """\
@@ -24,10 +24,18 @@ How to read it:
 - Times are virtual engine seconds. Prompt lengths are in tokens.
 """
 
+PREDICTIONS = """\
+- The error of a prediction is its absolute difference from what came, as a share of that: the median and the P90 of the
+  requests, also without the first 500 to arrive. Calibrated, half of what came is at most the predicted P50.
+"""
+
 
 def results(runs: Sequence[Run], folder: str) -> str:
     """The whole document. `folder` is where the runs are, as the reader should see it."""
-    parts = [OPENING.format(runs=folder), "## At a glance\n", _glance(runs)]
+    opening = OPENING.format(runs=folder)
+    if any(result.prediction for run in runs for result in run.policies.values()):
+        opening += PREDICTIONS
+    parts = [opening, "## At a glance\n", _glance(runs)]
     for run in runs:
         parts += _scenario(run)
     parts += _policies(runs)
@@ -97,6 +105,7 @@ def _scenario(run: Run) -> list[str]:
     tables = per_class(run)
     if run.input_lengths:
         tables.append(per_length(run))
+    parts += [f"{table.heading}:\n\n{_table(table)}" for table in predictions(run)]
     for table in tables:
         parts.append(f"<details>\n<summary>{table.heading}</summary>\n\n{_table(table)}\n</details>\n")
     return parts

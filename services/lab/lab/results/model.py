@@ -35,7 +35,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LengthFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one input-length class."""
+    """The figures of one input-length class, or of another part of the requests."""
 
     offered: float
     rejected: float
@@ -43,11 +43,35 @@ class LengthFigures(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: Percentiles
 
 
+class PredictionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How far predictions were off, as `lab.sim.prediction` defines it: shares of what it turned out to be."""
+
+    n: float = 0
+    median_ape: float | None = None
+    p90_ape: float | None = None
+    median_ape_after_500: float | None = None
+    p90_ape_after_500: float | None = None
+    covered_p50: float | None = None
+    covered_p90: float | None = None
+    input_lengths: dict[str, "PredictionFigures"] = {}
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the two latencies that a policy may predict."""
+
+    ttft: PredictionFigures = PredictionFigures()
+    tpot: PredictionFigures = PredictionFigures()
+
+
 class PolicyFigures(Figures, frozen=True, kw_only=True):
     """One policy's figures over all requests, per class and per input length."""
 
     classes: dict[str, Figures] = {}
     input_lengths: dict[str, LengthFigures] = {}
+    after_500: LengthFigures | None = None
+    """Of the requests that arrived after the first 500, by when a policy that learns should have."""
+    prediction: Prediction | None = None
+    """None of a policy that predicts nothing, and in runs of before this was kept."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from lab.results import theme
 from lab.results.findings import lags, ranked, summary
 from lab.results.model import Run, compares, title
 from lab.results.plots import Plot, plots
-from lab.results.tables import Cell, Row, Table, overall, per_class, per_length
+from lab.results.tables import Cell, Row, Table, overall, per_class, per_length, predictions
 
 ONE_SEED = "One seed only: the figures have no spread, and differences between policies may be chance."
 HOW_TO_READ = "Medians over the seeds, the range over the seeds below. Bold: the best as written. Times are virtual engine seconds."
@@ -68,6 +68,7 @@ def _tables(run: Run) -> list[Element]:
     tables = [overall(run), *per_class(run)]
     if run.input_lengths:
         tables.append(per_length(run))
+    tables += predictions(run)
     for table in tables:
         parts += [_element("h3", table.heading), _table(table)]
     return parts

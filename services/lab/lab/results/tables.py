@@ -13,6 +13,8 @@ from lab.results.model import (
     LengthFigures,
     PolicyFigures,
     PolicyResult,
+    Prediction,
+    PredictionFigures,
     Run,
     title,
 )
@@ -114,6 +116,14 @@ def per_length(run: Run) -> Table:
     return Table(heading, tuple(labels), _rows(run, marked))
 
 
+def predictions(run: Run) -> list[Table]:
+    """How far the predictions of each policy that predicts were off, of TTFT and of TPOT."""
+    return [
+        *_predicted(run, "TTFT", lambda prediction: prediction.ttft),
+        *_predicted(run, "TPOT", lambda prediction: prediction.tpot),
+    ]
+
+
 def share(part: float, total: float) -> float | None:
     """None where there is nothing to have a share of."""
     return part / total if total else None
@@ -121,6 +131,67 @@ def share(part: float, total: float) -> float | None:
 
 Valued = tuple[float | None, Cell]
 Group = tuple[Figures | None, Figures | None, Figures | None]
+
+
+ERRORS: tuple[tuple[str, Callable[[PredictionFigures], float | None], bool], ...] = (
+    ("median error", lambda p: p.median_ape, True),
+    ("P90 error", lambda p: p.p90_ape, True),
+    ("median after 500", lambda p: p.median_ape_after_500, True),
+    ("P90 after 500", lambda p: p.p90_ape_after_500, True),
+    ("at most the predicted P50", lambda p: p.covered_p50, False),
+    ("at most the predicted P90", lambda p: p.covered_p90, False),
+)
+"""Label, where it is, and whether less is better."""
+
+
+def _predicted(run: Run, figure: str, part: Callable[[Prediction], PredictionFigures]) -> Iterable[Table]:
+    errors: dict[str, tuple[PredictionFigures | None, ...]] = {}
+    for name in ranked(run):
+        result = run.policies[name]
+        if result.prediction and part(result.prediction).n:
+            errors[name] = tuple(
+                part(one.prediction) if one and one.prediction else None
+                for one in (result, result.min, result.max)
+            )
+    if not errors:
+        return
+    columns = [
+        _mark_best([_error_cell(value, *one) for one in errors.values()], False if less else None)
+        for _, value, less in ERRORS
+    ]
+    lengths = [key for key in LENGTHS if any(one and key in one.input_lengths for one, *_ in errors.values())]
+    for key in lengths:
+        cells = [_error_of_length(one, key) for one, *_ in errors.values()]
+        columns.append(_mark_best(cells, more_is_better=False))
+    labels = (*(label for label, *_ in ERRORS), *(LENGTHS[key] for key in lengths))
+    rows = tuple(
+        Row(title(name), cells, ours=name == OURS)
+        for name, cells in zip(errors, zip(*columns, strict=True), strict=True)
+    )
+    yield Table(
+        f"Prediction error of {figure}, of its value; by prompt length in tokens the median (P90) after 500",
+        labels,
+        rows,
+    )
+
+
+def _error_cell(
+    value: Callable[[PredictionFigures], float | None],
+    median: PredictionFigures | None,
+    low: PredictionFigures | None,
+    high: PredictionFigures | None,
+) -> Valued:
+    figure = median and value(median)
+    return figure, Cell(percent(figure), spread(percent, low and value(low), high and value(high)))
+
+
+def _error_of_length(errors: PredictionFigures | None, key: str) -> Valued:
+    of_length = errors.input_lengths.get(key) if errors else None
+    if of_length is None or of_length.median_ape_after_500 is None:
+        return None, Cell()
+    return of_length.median_ape_after_500, Cell(
+        percent(of_length.median_ape_after_500), detail=f"({percent(of_length.p90_ape_after_500)})"
+    )
 
 
 def _results(run: Run) -> list[PolicyResult]:

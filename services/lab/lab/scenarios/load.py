@@ -9,6 +9,7 @@ import msgspec
 
 from lab.errors import ScenarioError
 from lab.scenarios.model import Pool, Scenario
+from lab.sim.timing import timed
 from lab.traces.generated_name import is_generated
 from tokenfleet.contracts.fleet import EngineProfile
 from tokenfleet.engine.profile import PROFILES
@@ -60,19 +61,15 @@ def find_trace(name: str, otherwise: str) -> str:
 
 
 def profile_of(scenario: Scenario, pool: Pool) -> EngineProfile:
-    """The engine profile of a pool's instances."""
+    """The engine profile that a pool's instances register."""
     hardware = scenario.hardware.get(pool.profile)
     if hardware is None:
         return PROFILES[pool.profile]
     base = PROFILES[hardware.base]
+    slower = timed(base, prefill=hardware.prefill_time_factor, step=hardware.decode_time_factor)
     return msgspec.structs.replace(
-        base,
+        slower,
         name=pool.profile,
-        base_s=base.base_s * hardware.decode_time_factor,
-        decode_s_per_request=base.decode_s_per_request * hardware.decode_time_factor,
-        decode_s_per_context_token=base.decode_s_per_context_token * hardware.decode_time_factor,
-        prefill_s_per_token=base.prefill_s_per_token * hardware.prefill_time_factor,
-        attention_s_per_token_pair=base.attention_s_per_token_pair * hardware.prefill_time_factor,
         kv_capacity_tokens=round(base.kv_capacity_tokens * hardware.kv_capacity_factor),
     )
 

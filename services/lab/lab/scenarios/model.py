@@ -87,6 +87,15 @@ class Death(_Table, frozen=True, kw_only=True):
     back_s: NotNegative | None = None
 
 
+class Drift(_Table, frozen=True, kw_only=True):
+    """An engine becomes slower while it runs, whatever its registered profile says. Virtual seconds."""
+
+    instance: str
+    at_s: NotNegative
+    factor: Annotated[float, msgspec.Meta(ge=1)]
+    """On every coefficient of its timing, from then on."""
+
+
 class Scenario(_Table, frozen=True, kw_only=True):
     """One experiment, whatever the policy."""
 
@@ -107,6 +116,12 @@ class Scenario(_Table, frozen=True, kw_only=True):
     """Least and most; instances are spread evenly between them."""
     steps: tuple[Step, ...] = ()
     failures: tuple[Death, ...] = ()
+    profile_error: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    """Each engine's real coefficients are off from its registered profile by up to this share, drawn by the seed:
+    one factor for its prefill, one for its decode steps."""
+    profile_error_registered: bool = False
+    """The registered profiles say what was drawn: the same engines, truly described."""
+    drift: Drift | None = None
     entry_site: str | None = None
     """Where everything enters; or `regions`. Default: the first pool's site."""
     regions: Regions | None = None

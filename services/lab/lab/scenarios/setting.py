@@ -11,7 +11,8 @@ import numpy.typing as npt
 from lab.errors import ScenarioError
 from lab.scenarios.load import profile_of
 from lab.scenarios.model import Regions, Scenario, Step
-from lab.sim.cluster import Cluster, Failure, InstanceSpec
+from lab.sim.cluster import Cluster, Failure, InstanceSpec, Slowdown
+from lab.sim.timing import timed
 from lab.sim.workload import DEFAULT_TENANT, Submission, TraceWorkload, Workload
 from lab.traces.model import Trace, TraceRequest
 from tokenfleet.contracts.policy import Policy, Tenant
@@ -22,11 +23,15 @@ GRID = 20_000
 """Points at which a varying rate is added up."""
 
 
-def cluster_of(scenario: Scenario) -> Cluster:
+def cluster_of(scenario: Scenario, seed: int) -> Cluster:
     """The engines of a scenario, named by site and number: `B-0`, `B-1`, ...
 
+    Args:
+        scenario: what is asked for.
+        seed: for what is drawn: how far engines are from their profiles.
+
     Raises:
-        ScenarioError: an instance that is to fail is none of them.
+        ScenarioError: an instance that is to fail or to slow down is none of them.
     """
     instances: list[InstanceSpec] = []
     count: dict[str, int] = {}
@@ -44,11 +49,15 @@ def cluster_of(scenario: Scenario) -> Cluster:
                     kv_events=pool.kv_events,
                 )
             )
+    if scenario.profile_error:
+        instances = _off_profile(instances, scenario, seed)
     names = [spec.name for spec in instances]
-    for death in scenario.failures:
-        if death.instance not in names:
+    drift = scenario.drift
+    meant = [(death.instance, "fail") for death in scenario.failures]
+    for name, fate in [*meant, *([(drift.instance, "slow down")] if drift else [])]:
+        if name not in names:
             raise ScenarioError(
-                f"{scenario.name}: {death.instance} is to fail, but the instances are {', '.join(names)}"
+                f"{scenario.name}: {name} is to {fate}, but the instances are {', '.join(names)}"
             )
     round_trip_s: dict[tuple[str, str], float] = {}
     for pair, milliseconds in scenario.round_trips_ms.items():
@@ -60,6 +69,7 @@ def cluster_of(scenario: Scenario) -> Cluster:
         telemetry_interval_s=scenario.telemetry_interval_s,
         telemetry_delay_s=scenario.telemetry_delay_s,
         failures=tuple(Failure(**msgspec.structs.asdict(death)) for death in scenario.failures),
+        slowdowns=(Slowdown(**msgspec.structs.asdict(drift)),) if drift else (),
         round_trip_s=round_trip_s,
         tenants=_tenants(scenario),
     )
@@ -105,6 +115,17 @@ def workload_of(scenario: Scenario, trace: Trace, speed: float, seed: int) -> Wo
 
 def _entering(submissions: Workload, site: str) -> list[Submission]:
     return [msgspec.structs.replace(submission, entry_site=site) for submission in submissions]
+
+
+def _off_profile(instances: Sequence[InstanceSpec], scenario: Scenario, seed: int) -> list[InstanceSpec]:
+    error = scenario.profile_error
+    factors = np.random.default_rng(seed).uniform(1 - error, 1 + error, (len(instances), 2))
+    specs: list[InstanceSpec] = []
+    for spec, (prefill, step) in zip(instances, factors.tolist(), strict=True):
+        real = timed(spec.profile, prefill=prefill, step=step)
+        registered = real if scenario.profile_error_registered else spec.profile
+        specs.append(msgspec.structs.replace(spec, profile=registered, real_profile=real))
+    return specs
 
 
 def _tenants(scenario: Scenario) -> dict[str, Tenant]:

@@ -31,6 +31,10 @@ class Route(NamedTuple):
 
     instance: str
     predicted_ttft_s: float | None = None
+    """The median of what is expected, from now on."""
+    predicted_ttft_p90_s: float | None = None
+    predicted_tpot_s: float | None = None
+    predicted_tpot_p90_s: float | None = None
 
 
 class Refuse(NamedTuple):
@@ -127,6 +131,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     reused_tokens: int = 0
     predicted_ttft_s: float | None = None
+    """When it was last routed, counted from its arrival as `ttft_s` is."""
+    predicted_ttft_p90_s: float | None = None
+    predicted_tpot_s: float | None = None
+    predicted_tpot_p90_s: float | None = None
     attempt: int = 1
     retried_input_tokens: int = 0
     """Of attempts that failed before."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from lab.sim.timing import timed
 from lab.sim.workload import LOCAL
 from tokenfleet.contracts.fleet import EngineProfile, InstanceRecord, InstanceState
 from tokenfleet.contracts.policy import Tenant
@@ -20,11 +21,19 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     profile: EngineProfile
+    """As it is registered: what routers know."""
+    real_profile: EngineProfile | None = None
+    """How the engine is, where not as registered."""
     site: str = LOCAL
     version: str = VERSION
     kv_events: bool = True
     timing: IterationTiming | None = None
     """How long iterations take, where not as the profile says."""
+
+    @property
+    def engine_profile(self) -> EngineProfile:
+        """What the engine runs with."""
+        return self.real_profile or self.profile
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +43,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     back_s: float | None = None
     """None: it stays away."""
+
+
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance becomes slower by a factor on every coefficient, and stays so."""
+
+    instance: str
+    at_s: float
+    factor: float
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +64,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     death_known_s: float = 1.5
     """From a death until the registry has forgotten the instance."""
     failures: tuple[Failure, ...] = ()
+    slowdowns: tuple[Slowdown, ...] = ()
+    """Of instances whose iterations take as long as their profiles say."""
     round_trip_s: Mapping[tuple[str, str], float] = {}
     tenants: Mapping[str, Tenant] = {}
 
@@ -60,6 +79,7 @@ class Instance:
 
     __slots__ = (
         "_block_size",
+        "_engine_profile",
         "_pool",
         "alive",
         "busy_samples",
@@ -80,6 +100,7 @@ class Instance:
         self.samples = 0
         self.busy_samples = 0
         self._block_size = block_size
+        self._engine_profile = spec.engine_profile
         self._pool = f"{MODEL}@{spec.version}"
         self.start()
 
@@ -87,7 +108,7 @@ class Instance:
         """A new engine process, cold."""
         spec = self.spec
         self.engine = EngineModel(
-            spec.profile, self._block_size, record_kv_changes=spec.kv_events, timing=spec.timing
+            self._engine_profile, self._block_size, record_kv_changes=spec.kv_events, timing=spec.timing
         )
         self.record = InstanceRecord(
             instance=spec.name,
@@ -101,6 +122,11 @@ class Instance:
             block_size_tokens=self._block_size,
             kv_events=spec.kv_events,
         )
+
+    def slow_down(self, factor: float) -> None:
+        """From the next iteration on, of this engine process and its successors."""
+        self._engine_profile = timed(self._engine_profile, prefill=factor, step=factor)
+        self.engine.profile = self._engine_profile
 
     def read(self, now_s: float) -> InstanceState:
         """One telemetry reading. The engine has been advanced to this time."""

@@ -50,6 +50,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     speed: float | None = None
     requests: int | None = None
     """The first so many of the trace only."""
+    processes: int | None = None
+    """How many simulate at once; as many as there are cores if None."""
 
     @property
     def trace_name(self) -> str:
@@ -73,7 +75,7 @@ def run_policy(
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """The figures of one policy with one seed."""
-    cluster = cluster_of(experiment.scenario)
+    cluster = cluster_of(experiment.scenario, seed)
     work = workload_of(experiment.scenario, load_trace(experiment, seed), speed, seed)
     policy = make_policy(name, seed)
     return policy_figures(Simulation(cluster, work, policy, on_progress=on_progress).run(), REFERENCE)
@@ -81,7 +83,7 @@ def run_policy(
 
 def run_bound(experiment: Experiment, speed: float, seed: int) -> dict[str, Any]:
     """The bound for one seed."""
-    cluster = cluster_of(experiment.scenario)
+    cluster = cluster_of(experiment.scenario, seed)
     return bound(
         cluster, workload_of(experiment.scenario, load_trace(experiment, seed), speed, seed), REFERENCE
     )
@@ -118,7 +120,7 @@ def find_speed(experiment: Experiment, watch: Watch) -> float:
 
 
 def run_experiment(experiment: Experiment, command: str, watch: Watch) -> dict[str, Any]:
-    """Run everything, in as many processes as there are cores, and make the document of it.
+    """Run everything, in several processes, and make the document of it.
 
     Raises:
         TokenFleetError: the trace cannot be read, or the scenario cannot be run.
@@ -175,7 +177,7 @@ def _run_tasks(
     context = multiprocessing.get_context("fork")
     counter = context.Value(c_int64, 0)
     results: dict[tuple[str, int], dict[str, Any]] = {}
-    workers = min(os.cpu_count() or 1, len(tasks))
+    workers = min(experiment.processes or os.cpu_count() or 1, len(tasks))
     with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(counter,)) as pool:
         running = {pool.submit(_run_task, experiment, speed, *task): task for task in tasks}
         try:

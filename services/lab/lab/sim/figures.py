@@ -13,14 +13,13 @@ from goodput_accountant.policy.report import build_report, duration, summarise
 from lab.replay.report import report_json
 from lab.sim.api import Outcome
 from lab.sim.cluster import MODEL, VERSION
+from lab.sim.lengths import LENGTHS, length_class
+from lab.sim.prediction import WARM_UP, prediction_figures
 from lab.sim.simulator import Result
 from slomax.policy.classify import classify, objective_for
 from tokenfleet.contracts import requests as contracts
 from tokenfleet.contracts.policy import Policy
 from tokenfleet.contracts.requests import Ended, terminal_event_id
-
-LENGTHS = {"4k": 4_000, "16k": 16_000, "64k": 64_000, "longer": None}
-"""Input-length classes by their greatest length in tokens."""
 
 POINTS = 200
 """At most this many points in a series."""
@@ -56,6 +55,7 @@ def ended(outcome: Outcome, policy: Policy) -> Ended:
         ttft_s=outcome.ttft_s,
         tpot_s=outcome.tpot_s,
         predicted_ttft_s=outcome.predicted_ttft_s,
+        predicted_tpot_s=outcome.predicted_tpot_s,
         retried_input_tokens=outcome.retried_input_tokens,
     )
 
@@ -66,11 +66,16 @@ def ledger_rows(outcomes: Sequence[Outcome], policy: Policy) -> list[LedgerRow]:
 
 
 def policy_figures(result: Result, policy: Policy) -> dict[str, Any]:
-    """The keys of `tokenfleet replay --json`, the same per input length, and the series to plot."""
+    """The keys of `tokenfleet replay --json`, the same per input length, and the series to plot.
+
+    `prediction` says more here than a replay does; `after_500` leaves out the first 500 requests to arrive.
+    """
     rows = ledger_rows(result.outcomes, policy)
     return {
         **report_json(build_report(rows)),
         "input_lengths": _by_input_length(rows),
+        "prediction": prediction_figures(result.outcomes),
+        "after_500": _brief(rows[WARM_UP:], duration(rows)),
         "series": {
             "ttft_cdf": cdf([row.ttft_s for row in rows if row.ttft_s is not None]),
             "goodput_over_time": _goodput_over_time(rows),
@@ -115,22 +120,22 @@ def _combined(runs: Sequence[Mapping[str, Any]], combine: Any) -> dict[str, Any]
 def _by_input_length(rows: Sequence[LedgerRow]) -> dict[str, dict[str, Any]]:
     groups: dict[str, list[LedgerRow]] = defaultdict(list)
     for row in rows:
-        groups[_length_class(row.input_tokens)].append(row)
+        groups[length_class(row.input_tokens)].append(row)
     duration_s = duration(rows)
     figures: dict[str, dict[str, Any]] = {}
     for name in LENGTHS:
-        summary = summarise(groups[name], duration_s)
-        figures[name] = {
-            "offered": summary.offered,
-            "rejected": summary.rejected,
-            "attainment_offered": summary.attainment_offered,
-            "ttft_s": msgspec.to_builtins(summary.ttft_s),
-        }
+        figures[name] = _brief(groups[name], duration_s)
     return figures
 
 
-def _length_class(input_tokens: int) -> str:
-    return next(name for name, most in LENGTHS.items() if most is None or input_tokens <= most)
+def _brief(rows: Sequence[LedgerRow], duration_s: float) -> dict[str, Any]:
+    summary = summarise(rows, duration_s)
+    return {
+        "offered": summary.offered,
+        "rejected": summary.rejected,
+        "attainment_offered": summary.attainment_offered,
+        "ttft_s": msgspec.to_builtins(summary.ttft_s),
+    }
 
 
 def _goodput_over_time(rows: Sequence[LedgerRow]) -> list[tuple[float, float]]:

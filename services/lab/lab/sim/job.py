@@ -2,7 +2,7 @@
 
 import msgspec
 
-from lab.sim.api import Arrival, Outcome
+from lab.sim.api import Arrival, Outcome, Route
 from lab.sim.cluster import Instance
 from lab.sim.workload import Submission
 
@@ -19,9 +19,10 @@ class Job:
         "instance",
         "output_tokens",
         "over",
-        "predicted_ttft_s",
         "retried_input_tokens",
         "reused_tokens",
+        "route",
+        "routed_s",
         "submission",
     )
 
@@ -35,7 +36,9 @@ class Job:
         """When its client saw it."""
         self.output_tokens = 0
         self.reused_tokens = 0
-        self.predicted_ttft_s: float | None = None
+        self.route: Route | None = None
+        """What was decided last, and when."""
+        self.routed_s = 0.0
         self.retried_input_tokens = 0
         self.held = False
         self.over = False
@@ -45,6 +48,8 @@ class Job:
         self.over = True
         self.arrival = self.arrival._replace(blocks=())
         first_s, instance, tpot_s = self.first_token_s, self.instance, None
+        route = self.route or Route("")
+        waited_s = self.routed_s - self.submission.arrival_s
         if first_s is not None and self.output_tokens > 1:
             tpot_s = (ended_s - first_s) / (self.output_tokens - 1)
         return Outcome(
@@ -59,7 +64,10 @@ class Job:
             tpot_s=tpot_s,
             output_tokens=self.output_tokens,
             reused_tokens=self.reused_tokens,
-            predicted_ttft_s=self.predicted_ttft_s,
+            predicted_ttft_s=_after(waited_s, route.predicted_ttft_s),
+            predicted_ttft_p90_s=_after(waited_s, route.predicted_ttft_p90_s),
+            predicted_tpot_s=route.predicted_tpot_s,
+            predicted_tpot_p90_s=route.predicted_tpot_p90_s,
             attempt=self.attempt,
             retried_input_tokens=self.retried_input_tokens,
         )
@@ -73,3 +81,7 @@ class Job:
         self.excluded = (*self.excluded, failed)
         spec = msgspec.structs.replace(self.arrival.spec, excluded_instances=self.excluded)
         self.arrival = self.arrival._replace(spec=spec)
+
+
+def _after(waited_s: float, seconds: float | None) -> float | None:
+    return None if seconds is None else waited_s + seconds

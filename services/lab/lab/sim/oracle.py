@@ -1,7 +1,7 @@
 """What no router can beat.
 
 TTFT: each request alone on an empty instance of the fastest profile, with a cache that holds every prompt of the
-run seen before, anywhere, and no network.
+run seen before, anywhere, and no network. Where no profile is fastest in every coefficient, the best of each.
 
 Goodput: a clairvoyant fluid relaxation. Exact lengths are known. A request needs at least this much engine time:
 - its uncached prompt (infinite shared cache) and its decode steps, at the profile's coefficients;
@@ -17,7 +17,7 @@ no shorter than the arrivals take, and only what can have ended within it counts
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -70,7 +70,8 @@ def bound(cluster: Cluster, work: Workload, policy: Policy) -> dict[str, Any]:
             "relaxation": RELAXATION,
             "series": {},
         }
-    profile = min((spec.profile for spec in cluster.instances), key=lambda p: p.prefill_s_per_token)
+    profiles = [spec.engine_profile for spec in cluster.instances]
+    profile = _fastest(profiles)
     reused = list(infinite_cache_reuse(work, cluster.block_size))
     requests = [
         _bounded(submission, reused_tokens, profile, policy)
@@ -80,7 +81,7 @@ def bound(cluster: Cluster, work: Workload, policy: Policy) -> dict[str, Any]:
     p50, p95, p99 = (float(value) for value in np.percentile(ttft_s, (50, 95, 99)))
     first_s = next(iter(work)).arrival_s
     arrivals_s = max(request.arrival_s for request in requests) - first_s
-    instances = sum(_share_of(spec.profile, profile) for spec in cluster.instances)
+    instances = sum(_share_of(one, profile) for one in profiles)
     good = [request for request in requests if _can_be_good(request)]
     tokens = np.array([request.output_tokens for request in good], dtype=float)
     window_s = max((request.latest_end_s for request in good), default=first_s) - first_s
@@ -179,22 +180,31 @@ def _can_be_good(request: _Bounded) -> bool:
     )
 
 
+COEFFICIENTS = (
+    "base_s",
+    "decode_s_per_request",
+    "decode_s_per_context_token",
+    "prefill_s_per_token",
+    "attention_s_per_token_pair",
+)
+CAPACITIES = ("kv_capacity_tokens", "iteration_budget_tokens", "max_running_requests")
+
+
+def _fastest(profiles: Sequence[EngineProfile]) -> EngineProfile:
+    """The best of every coefficient: where none is fastest in all, an instance that none can beat."""
+    fastest = min(profiles, key=lambda profile: profile.prefill_s_per_token)
+    best = {name: min(getattr(profile, name) for profile in profiles) for name in COEFFICIENTS}
+    return msgspec.structs.replace(fastest, **best)
+
+
 def _share_of(profile: EngineProfile, fastest: EngineProfile) -> float:
     """How much of the fastest instance this one can be at most."""
     if profile == fastest:
         return 1.0
-    coefficients = (
-        "base_s",
-        "decode_s_per_request",
-        "decode_s_per_context_token",
-        "prefill_s_per_token",
-        "attention_s_per_token_pair",
-    )
     ratios = [
-        getattr(fastest, name) / getattr(profile, name) for name in coefficients if getattr(profile, name)
+        getattr(fastest, name) / getattr(profile, name) for name in COEFFICIENTS if getattr(profile, name)
     ]
-    capacities = ("kv_capacity_tokens", "iteration_budget_tokens", "max_running_requests")
-    larger = max(getattr(profile, name) / getattr(fastest, name) for name in capacities)
+    larger = max(getattr(profile, name) / getattr(fastest, name) for name in CAPACITIES)
     return max(ratios, default=1.0) * max(1.0, larger)
 
 

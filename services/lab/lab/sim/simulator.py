@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lab.sim.api import Decision, Hold, Outcome, Policy, Refuse, Route, SiteAware
-from lab.sim.cluster import MODEL, Cluster, Failure, Instance
+from lab.sim.cluster import MODEL, Cluster, Failure, Instance, Slowdown
 from lab.sim.eligible import Eligibility
 from lab.sim.job import Job
 from lab.sim.telemetry import Reading, Telemetry
@@ -91,6 +91,8 @@ class Simulation:
         self._telemetry.start()
         for failure in self._cluster.failures:
             self._at(failure.at_s, self._die, failure)
+        for slowdown in self._cluster.slowdowns:
+            self._at(slowdown.at_s, self._slow_down, slowdown)
         self._expect_next()
         count, timers = 0, self._timers
         total = len(self._work)
@@ -155,7 +157,7 @@ class Simulation:
     def _apply(self, job: Job, decision: Decision) -> None:
         if isinstance(decision, Route):
             job.instance = instance = self._instances[decision.instance]
-            job.predicted_ttft_s = decision.predicted_ttft_s
+            job.route, job.routed_s = decision, self._now_s
             if instance.spec.name in job.excluded and not self._eligibility.allowed(
                 job.submission, instance.spec
             ):
@@ -312,6 +314,14 @@ class Simulation:
                 continue
             job.output_tokens = produced[job.arrival.request_id]
             self._fail_attempt(job)
+
+    def _slow_down(self, slowdown: Slowdown) -> None:
+        instance = self._instances[slowdown.instance]
+        if instance.alive:
+            self._advance(instance)
+        instance.slow_down(slowdown.factor)
+        if instance.alive:
+            self._set_timer(instance)
 
     def _forget(self, known: tuple[Instance, int]) -> None:
         instance, generation = known

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from lab.sim.figures import LENGTHS
+from lab.sim.lengths import LENGTHS
 
 ABSENT = "-"
 

@@ -6,6 +6,7 @@ services do over the bus happens at once here: a decision takes no time.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleetmind.policy.placement import NoPlace, SiteView, place
@@ -17,8 +18,7 @@ from telemetry_collector.policy.rollup import gone, roll_up
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.fleet_view import FleetView
-from tokenfleet.load import LoadView
-from tokenpilot.policy.choose import Choice, choose
+from tokenpilot.policy.pilot import Pilot
 from tokenpilot.policy.prefix_index import AssumedCache, PrefixIndex
 
 ROLL_UP_S = 1.0
@@ -31,9 +31,9 @@ class _Site:
     def __init__(self, site: str) -> None:
         self.site = site
         self.fleet = FleetView()
-        self.load = LoadView()
         self.index = PrefixIndex()
-        self.turns: dict[str, int] = {}
+        self.pilots: dict[str, Pilot] = defaultdict(Pilot)
+        self.pilot_of: dict[str, Pilot] = {}
         self.rolled_up_s = -ROLL_UP_S
         self.published: frozenset[str] = frozenset()
 
@@ -65,17 +65,20 @@ class TokenFleetPolicy:
             site = self._sites[record.site] = _Site(record.site)
         self._site_of[record.instance] = site
         site.fleet.apply_record(record.instance, record, now_s)
+        pilot = site.pilot_of[record.instance] = site.pilots[record.pool]
+        pilot.joined(record)
 
     def left(self, instance: str, now_s: float) -> None:
         site = self._site_of[instance]
         site.fleet.apply_record(instance, None, now_s)
         site.index.drop(instance)
-        site.load.drop_instance(instance)
+        site.pilot_of[instance].left(instance)
         self._assumed.pop(instance, None)
 
     def reading(self, state: InstanceState, now_s: float) -> None:
         site = self._sites[state.site]
         site.fleet.apply_state(state, now_s)
+        site.pilot_of[state.instance].reading(state, state.time_ns / 1e9, now_s)
 
     def blocks(self, instance: str, stored: Sequence[int], removed: Sequence[int], now_s: float) -> None:
         index = self._site_of[instance].index
@@ -95,47 +98,55 @@ class TokenFleetPolicy:
         attempt = self._attempts.get(arrival.request_id, 0) + 1
         self._attempts[arrival.request_id] = attempt
         ready = site.fleet.ready(placed.pool, now_s)
+        pilot = site.pilots[placed.pool]
+        request_class, _ = classify(spec, self._policy)
+        objective = objective_for(request_class, spec, self._policy)
         if self._policy.admission and attempt == 1:
-            request_class, _ = classify(spec, self._policy)
             admission = decide(
                 spec,
-                objective_for(request_class, spec, self._policy),
+                objective,
                 ready,
-                site.load,
+                pilot.load,
+                pilot.lengths,
                 now_s,
                 wait_share_of_slack=self._policy.wait_share_of_slack,
             )
             if isinstance(admission, Refusal):
                 return Refuse(admission.status, admission.reason)
-        turn = site.turns.get(placed.pool, 0)
-        choice = choose(
+        decision = pilot.decide(
+            arrival.request_id,
+            attempt,
             spec,
+            objective,
+            arrival.blocks,
             ready,
             site.index.match(arrival.blocks),
-            site.load,
             now_s,
             routing=self._policy.routing,
-            turn=turn,
             draw=self._random.random(),
         )
-        if choice is None:
+        if decision is None:
             return Refuse(503, "no_usable_instance")
-        site.turns[placed.pool] = turn + 1
-        instance = choice.instance.record.instance
-        site.load.routed(
-            arrival.request_id, attempt, instance, spec.input_tokens, choice.reused_tokens, now_s
+        record = decision.choice.instance.record
+        self._assume_cached(site, record, arrival.blocks)
+        return Route(
+            record.instance,
+            decision.ttft_s,
+            predicted_ttft_p90_s=decision.ttft_p90_s,
+            predicted_tpot_s=decision.tpot_s,
+            predicted_tpot_p90_s=decision.tpot_p90_s,
         )
-        self._assume_cached(site, choice, arrival.blocks)
-        return Route(instance, choice.predicted_ttft_s)
 
     def release(self, now_s: float) -> Iterable[Released]:
         return ()
 
     def first_token(self, request_id: str, instance: str, now_s: float) -> None:
-        self._site_of[instance].load.first_token(request_id, now_s)
+        self._site_of[instance].pilot_of[instance].first_token(request_id, now_s)
 
     def ended(self, request_id: str, instance: str, output_tokens: int, now_s: float) -> None:
-        self._site_of[instance].load.ended(request_id, self._attempts.get(request_id, 1))
+        pilot = self._site_of[instance].pilot_of[instance]
+        attempt = self._attempts.get(request_id, 1)
+        pilot.ended(request_id, attempt, now_s, completed=output_tokens > 0, output_tokens=output_tokens)
 
     def _publish_capacity(self, now_s: float) -> None:
         """Each site's roll-up, about once a second: what the entries know of the sites."""
@@ -152,8 +163,7 @@ class TokenFleetPolicy:
                 self._sites_view.apply(capacity, now_s)
             site.published = names
 
-    def _assume_cached(self, site: _Site, choice: Choice, blocks: Sequence[int]) -> None:
-        record = choice.instance.record
+    def _assume_cached(self, site: _Site, record: InstanceRecord, blocks: Sequence[int]) -> None:
         if record.kv_events or not blocks:
             return
         cache = self._assumed.get(record.instance)

@@ -1,8 +1,8 @@
 """vLLM's KV-cache events, decoded from MessagePack.
 
 The wire format has changed with vLLM's versions: batches and events come as arrays (events tagged by their
-first element) or as maps (tagged by `type`), block hashes as integers or as bytes. All are read; fields and
-event types not known here are passed over.
+first element) or as maps (tagged by `type`), block hashes as integers or as bytes. SGLang sends the same. All
+are read; fields and event types not known here are passed over.
 """
 
 from typing import Annotated, Any, TypeAlias, cast
@@ -28,7 +28,7 @@ class BlockStored(msgspec.Struct, frozen=True, kw_only=True):
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[Any] | None = None
-    """For each block what besides the tokens its hash covers: images, cache salt, adapter."""
+    """For each block what besides the tokens its hash covers: adapter, images, cache salt, embeddings."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None

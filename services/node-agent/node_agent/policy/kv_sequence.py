@@ -25,6 +25,8 @@ class SequenceTracker:
     def __init__(self) -> None:
         self.next_sequence = 0
         """The number of the first message not yet applied."""
+        self.from_beginning = True
+        """Whether every message before `next_sequence` was applied."""
         self._live = -1
 
     def live(self, sequence: int) -> Action:
@@ -40,21 +42,33 @@ class SequenceTracker:
         return Action.APPLY
 
     def replayed(self, sequence: int) -> bool:
-        """Whether to apply a replayed message: it is the next one, or the first of a full replay."""
+        """Whether to apply a replayed message: it is the next one, or the first of a full replay.
+
+        An engine remembers only so many messages, so a full replay may begin late.
+        """
         if sequence < self.next_sequence or (sequence > self.next_sequence > 0):
             return False
+        if sequence > self.next_sequence:
+            self.from_beginning = False
         self.next_sequence = sequence + 1
         return True
 
     def skip_to(self, sequence: int) -> None:
         """Give up what is missing before `sequence`, which becomes the next."""
+        self.from_beginning = self.from_beginning and sequence == self.next_sequence
         self.next_sequence = sequence
+
+    def take(self, sequence: int) -> None:
+        """The caller applies this message, whatever the number before it."""
+        self.skip_to(sequence)
+        self.next_sequence += 1
 
     def restart(self) -> None:
         """Expect a replay from the beginning; the live connection goes on."""
         self.next_sequence = 0
+        self.from_beginning = True
 
     def reconnect(self) -> None:
         """Expect a replay and a live connection that both begin anew."""
-        self.next_sequence = 0
+        self.restart()
         self._live = -1

@@ -1,10 +1,15 @@
 """Engine metrics by name, out of Prometheus text: vLLM (old and new names) and SGLang.
 
-Only the wanted series are looked for, which costs a fiftieth of parsing a whole vLLM page. Parallel ranks
-and adapters appear as several labels of one name: counts are added up, shares are averaged.
+Only the wanted series are looked for, which costs a fiftieth of parsing a whole vLLM page. One name may come
+with many label sets, which mean different things:
+
+- `engine`, `dp_rank`, `model_name`, `cache_source` and such divide a figure: counts are added up, shares averaged.
+- `tp_rank`, `pp_rank`, `moe_ep_rank`: workers on the same requests, each of which may say the same. One counts.
+- `priority`, `reason`: a breakdown beside the total, which has the label empty or not at all. The total counts.
 """
 
 import math
+import re
 from typing import Literal
 
 import msgspec
@@ -50,14 +55,24 @@ _NAMES = {
         "vllm:generation_tokens",
         "sglang:generation_tokens_total",
     ),
-    "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
+    "preemptions": (
+        "vllm:num_preemptions_total",
+        "vllm:num_preemptions",
+        "sglang:num_retracted_requests_total",
+    ),
 }
 _KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 _PROCESS_START = ("process_start_time_seconds",)
 
+_WORKER_LABELS = ("tp_rank", "pp_rank", "moe_ep_rank")
+_BREAKDOWN_LABELS = ("priority", "reason")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+_Sample = tuple[dict[str, str], float]
+
 
 def parse(text: str) -> Readings:
-    """The wanted metrics of a Prometheus text page; lines that cannot be read count as missing."""
+    """The wanted metrics of a Prometheus text page; a metric with a line that cannot be read counts as missing."""
     page = "\n" + text
     counts = {field: _count(page, names) for field, names in _NAMES.items()}
     return Readings(
@@ -87,13 +102,31 @@ def _value(page: str, names: tuple[str, ...], fold: Fold) -> float | None:
     for name in names:
         samples = _samples(page, name)
         if samples:
-            total = math.fsum(samples)
-            return total if fold == "sum" else total / len(samples)
+            parts = _parts(samples)
+            # A part that is no number leaves the whole unknown: the other parts alone would be too little.
+            if not all(map(math.isfinite, parts)):
+                return None
+            total = math.fsum(parts)
+            return total if fold == "sum" else total / len(parts)
     return None
 
 
-def _samples(page: str, name: str) -> list[float]:
-    found: list[float] = []
+def _parts(samples: list[_Sample]) -> list[float]:
+    """The figures to add up: totals only, and each once however many workers say it."""
+    if len(samples) == 1:
+        return [samples[0][1]]
+    totals = [sample for sample in samples if not any(map(sample[0].get, _BREAKDOWN_LABELS))]
+    parts: dict[frozenset[tuple[str, str]], float] = {}
+    for labels, value in totals or samples:
+        of = frozenset(item for item in labels.items() if item[0] not in _WORKER_LABELS)
+        known = parts.get(of)
+        # Not max(): NaN must stay.
+        parts[of] = value if known is None or value > known or math.isnan(value) else known
+    return list(parts.values())
+
+
+def _samples(page: str, name: str) -> list[_Sample]:
+    found: list[_Sample] = []
     needle = "\n" + name
     at = page.find(needle)
     while at >= 0:
@@ -102,17 +135,15 @@ def _samples(page: str, name: str) -> list[float]:
         rest = page[start:] if end < 0 else page[start:end]
         # Another metric may begin with this one's name; a label's value may hold any character.
         if rest[:1] in ("{", " ", "\t"):
-            fields = rest[rest.rfind("}") + 1 :].split()
-            value = _number(fields[0]) if fields else None
-            if value is not None:
-                found.append(value)
+            close = rest.rfind("}") + 1
+            fields = rest[close:].split()
+            found.append((dict(_LABEL.findall(rest[:close])), _number(fields[0] if fields else "")))
         at = -1 if end < 0 else page.find(needle, end)
     return found
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return math.nan

@@ -7,8 +7,11 @@ from tokenfleet.fleet_view import FleetView, InstanceView
 
 
 def roll_up(fleet: FleetView, site: str, now_s: float, time_ns: int) -> list[Capacity]:
-    """One roll-up per pool, by name."""
-    return [_pool(pool, fleet.pool(pool), site, now_s, time_ns) for pool in sorted(fleet.pools())]
+    """One roll-up per pool, by name. Ready are those that every decider would send a request to."""
+    return [
+        _pool(pool, fleet.pool(pool), fleet.ready(pool, now_s), site, now_s, time_ns)
+        for pool in sorted(fleet.pools())
+    ]
 
 
 def roll_up_site(pools: Iterable[Capacity], site: str, time_ns: int) -> SiteCapacity:
@@ -27,12 +30,18 @@ def roll_up_site(pools: Iterable[Capacity], site: str, time_ns: int) -> SiteCapa
 
 def gone(pool: str, site: str, time_ns: int) -> Capacity:
     """The last word on a pool whose every instance left: no instances."""
-    return _pool(pool, [], site, 0.0, time_ns)
+    return _pool(pool, [], [], site, 0.0, time_ns)
 
 
-def _pool(pool: str, views: Sequence[InstanceView], site: str, now_s: float, time_ns: int) -> Capacity:
+def _pool(
+    pool: str,
+    views: Sequence[InstanceView],
+    ready: Sequence[InstanceView],
+    site: str,
+    now_s: float,
+    time_ns: int,
+) -> Capacity:
     model, _, version = pool.rpartition("@")
-    ready = [view for view in views if view.liveness(now_s) == "alive" and not view.record.draining]
     return Capacity(
         time_ns=time_ns,
         site=site,

@@ -1,0 +1,121 @@
+"""Runs what the bars need; figures of peers are taken from runs made before, where these are the same runs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import msgspec
+
+from lab.bars.kinds import Bar
+from lab.bars.model import BASELINE, OURS, WITH_ADMISSION, Measured
+from lab.bars.table import RIGHT, WRONG
+from lab.results.model import PolicyResult, Run
+from lab.scenarios.load import load_scenario
+from lab.scenarios.model import Scenario
+from lab.sim.experiment import Experiment, Watch, load_trace, run_experiment
+
+PEERS = (
+    "llm_d",
+    "llm_d_predicted_latency_most",
+    "dynamo_kv",
+    "smg_least_load",
+    "smg_cache_aware_shortest_queue",
+    "preble_e2",
+    "mooncake_conductor",
+)
+"""Those among whom the best of every figure is found in every scenario; the others are far behind."""
+
+FEWEST_SEEDS = 2
+"""Without a spread there is no noise to compare with."""
+
+Progress = Callable[[str, int], AbstractContextManager[Watch]]
+"""Shows the progress of so many requests under a label."""
+
+
+class Measuring(msgspec.Struct, frozen=True, kw_only=True):
+    """How to measure."""
+
+    runs: Path
+    """A folder of runs made before."""
+    fresh: bool = False
+    """Run the peers again even so."""
+    seeds: int | None = None
+    """As many as the run made before had, if None."""
+    requests: int | None = None
+    trace: str | None = None
+    processes: int | None = None
+
+
+def scenarios_of(bars: Iterable[Bar]) -> dict[str, bool]:
+    """The scenarios that the bars need, and whether with peers."""
+    needed: dict[str, bool] = {}
+    for bar in bars:
+        for name in bar.scenarios:
+            needed[name] = needed.get(name, False) or (bar.needs_peers and name == bar.scenario)
+    return needed
+
+
+def measure(name: str, with_peers: bool, how: Measuring, progress: Progress) -> Measured:
+    """TokenFleet in one scenario and, if asked for, its peers.
+
+    Raises:
+        TokenFleetError: a trace or a scenario cannot be read.
+    """
+    scenario = _scenario(name)
+    experiment = Experiment(
+        scenario=scenario,
+        policies=(OURS,),
+        seeds=how.seeds or FEWEST_SEEDS,
+        requests=how.requests,
+        trace=how.trace,
+        processes=how.processes,
+    )
+    if not with_peers:
+        return Measured(policies=_run(experiment, name, progress))
+    before = None if how.fresh else _run_before(experiment, how)
+    if before is None:
+        peers = _run(_with(experiment, (BASELINE, *PEERS)), name, progress)
+        kept: frozenset[str] = frozenset()
+    else:
+        experiment = msgspec.structs.replace(experiment, seeds=before.run.seeds)
+        peers = before.baselines
+        kept = frozenset(peers)
+    refusing = Measured(policies=peers).refusing
+    ours = _run(_with(experiment, (OURS, WITH_ADMISSION) if refusing else (OURS,)), name, progress)
+    return Measured(policies={**ours, **peers}, kept=kept)
+
+
+def _scenario(name: str) -> Scenario:
+    if name == RIGHT:
+        return msgspec.structs.replace(load_scenario(WRONG), profile_error_registered=True)
+    return load_scenario(name)
+
+
+def _with(experiment: Experiment, policies: Sequence[str]) -> Experiment:
+    return msgspec.structs.replace(experiment, policies=tuple(policies))
+
+
+def _run(experiment: Experiment, name: str, progress: Progress) -> dict[str, PolicyResult]:
+    offered = len(load_trace(experiment, 0).requests) * experiment.seeds * len(experiment.policies)
+    with progress(f"{name}: {', '.join(experiment.policies)}"[:60], offered) as watch:
+        document = run_experiment(experiment, "", watch)
+    return msgspec.convert(document, Run, strict=False).policies
+
+
+def _run_before(experiment: Experiment, how: Measuring) -> Run | None:
+    """The run of the same requests with the same seeds, if it is there and has TokenFleet's peers."""
+    path = how.runs / f"{experiment.scenario.name}.json"
+    try:
+        before = msgspec.json.decode(path.read_bytes(), type=Run)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    trace = load_trace(experiment, 0)
+    same = (
+        before.run.trace == trace.source
+        and before.run.requests == len(trace.requests)
+        and before.run.speed == experiment.scenario.speed
+        and before.run.description == experiment.scenario.description
+        and before.run.seeds == (how.seeds or before.run.seeds)
+    )
+    has_all = {BASELINE, *PEERS} <= before.policies.keys()
+    return before if same and has_all else None

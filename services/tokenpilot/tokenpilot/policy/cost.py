@@ -1,0 +1,134 @@
+"""What sending a request to an instance costs, in seconds: its own latency and the harm to others. Pure.
+
+    cost = patience * wait + (1 + WORK_PRICE) * own prefill
+         + MISS_PRICE_S * requests there expected to be pushed over their objective
+         + EVICTION_PRICE * work expected to be done again because its blocks push others out of the cache
+         + CROWDING_PRICE * waits of the next arrivals
+
+Each term, and what it gained, is in docs/adr/0008-expected-cost.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenfleet.contracts.requests import Objective
+from tokenfleet.load import LoadView, OutputLengths, Predictions, outlook
+from tokenfleet.load.table import Floats, Ints
+from tokenpilot.policy.demand import Demand
+
+MISS_PRICE_S = 3.0
+"""Seconds of its own wait that a request gives to spare another one a miss."""
+WORK_PRICE = 0.4
+"""Prefill that a cache hit saves is capacity for others: worth this much beyond the time it saves the request."""
+EVICTION_PRICE = 1.0
+CACHE_MEMORY_S = 120.0
+"""A cached block is used again with a chance that falls with its age, by a factor e in about this time: between
+the conversation trace (0.34 at once, 0.19 after 120 s) and the synthetic one (0.64, 0.35)."""
+CROWDING_PRICE = 0.15
+NEXT_ARRIVALS = 16
+"""How many arrivals the crowding looks ahead."""
+USUAL_SLACK_S = 4.0
+"""A request with this much time between its own prefill and its objective counts its wait as it is."""
+LEAST_PATIENCE, GREATEST_PATIENCE = 0.05, 3.0
+"""Bounds of the weight of a second of wait."""
+LEAST_SLACK_S = 0.3
+LOOKED_AT = 16
+"""Instances whose requests are looked at one by one, together; then the next as many, while one could be best."""
+LOOKED_AT_MOST = 64
+
+
+@dataclass(slots=True)
+class Costs:
+    """By position among the usable instances; NaN where an instance could not be best any more."""
+
+    ttft_s: Floats
+    """With the wait for KV room where it was worked out."""
+    kv_wait_s: Floats
+    expected_misses: Floats
+    cost_s: Floats
+
+
+def work_out(
+    names: list[str],
+    predictions: Predictions,
+    reused_tokens: Floats,
+    objective: Objective | None,
+    load: LoadView,
+    lengths: OutputLengths,
+    demand: Demand,
+) -> Costs:
+    """The costs of the instances that could be best.
+
+    What an instance costs at least needs no look at the requests there, so they are looked at in that order until
+    the best found costs no more than the next could.
+
+    Args:
+        names: of the instances predicted for.
+        predictions: what the request would meet there.
+        reused_tokens: of its prompt, cached there.
+        objective: what it was promised.
+        load: what is going on there.
+        lengths: how long answers are.
+        demand: what arrives, and how old the caches' oldest blocks are.
+    """
+    own_s = predictions.own_prefill_s
+    patience = _patience(own_s, objective)
+    waits_s = predictions.ttft_s - own_s
+    at_least_s = patience * waits_s + (1.0 + WORK_PRICE) * own_s
+    order = np.argsort(at_least_s, kind="stable")
+    unknown = np.full(len(names), np.nan)
+    costs = Costs(predictions.ttft_s.copy(), unknown, unknown.copy(), unknown.copy())
+    least_s = np.inf
+    for start in range(0, min(len(order), LOOKED_AT_MOST), LOOKED_AT):
+        some: Ints = order[start : start + LOOKED_AT]
+        if at_least_s[some[0]] > least_s:
+            break
+        closer = outlook(load.table, predictions, some, lengths.quantiles)
+        kv_s = np.maximum(closer.kv_wait_s - predictions.backlog_s[some], 0.0)
+        costs.kv_wait_s[some] = closer.kv_wait_s
+        costs.expected_misses[some] = closer.expected_misses
+        costs.ttft_s[some] += kv_s
+        costs.cost_s[some] = (
+            at_least_s[some]
+            + patience[some] * kv_s
+            + MISS_PRICE_S * closer.expected_misses
+            + EVICTION_PRICE * _evicted_s([names[i] for i in some], predictions, reused_tokens, some, demand)
+            + CROWDING_PRICE * _crowding_s(predictions, some, demand)
+        )
+        least_s = min(least_s, float(costs.cost_s[some].min()))
+    return costs
+
+
+def _patience(own_prefill_s: Floats, objective: Objective | None) -> Floats:
+    """What a second of wait counts: more where little slack is left, less where much is."""
+    promised_s = (objective.ttft_s or objective.e2e_s) if objective else None
+    if promised_s is None:
+        return np.ones(len(own_prefill_s))
+    slack_s = np.maximum(promised_s - own_prefill_s, LEAST_SLACK_S)
+    return np.clip(USUAL_SLACK_S / slack_s, LEAST_PATIENCE, GREATEST_PATIENCE)
+
+
+def _evicted_s(
+    names: list[str], predictions: Predictions, reused_tokens: Floats, some: Ints, demand: Demand
+) -> Floats:
+    """Prefill that is likely done again because this request's blocks push out the oldest ones there."""
+    ages_s = np.array([demand.oldest_block_age_s(name, predictions.now_s) for name in names])
+    new_tokens = predictions.input_tokens - reused_tokens[some]
+    at = predictions.instances
+    return np.exp(-ages_s / CACHE_MEMORY_S) * new_tokens * (at.prefill_factor * at.prefill_s_per_token)[some]
+
+
+def _crowding_s(predictions: Predictions, some: Ints, demand: Demand) -> Floats:
+    """How long the next arrivals would wait in all, each going where it waits least, were the request sent there."""
+    ahead_s = np.repeat(predictions.backlog_s[None, :], len(some), axis=0)
+    rows = np.arange(len(some))
+    ahead_s[rows, some] += predictions.own_prefill_s[some]
+    waits_s = np.zeros(len(some))
+    for _ in range(NEXT_ARRIVALS):
+        ahead_s -= demand.interval_s
+        np.maximum(ahead_s, 0.0, out=ahead_s)
+        freest = ahead_s.argmin(axis=1)
+        waits_s += ahead_s[rows, freest]
+        ahead_s[rows, freest] += demand.work_s
+    return waits_s
