@@ -1,12 +1,21 @@
 """Loaded engines for tests: only what a test is about needs to be said."""
 
 import numpy as np
+from fleets import record
 
 from tokenfleet.load import LoadView, Outlook, OutputLengths, Predictions, outlook, predict
 from tokenfleet.load.table import InstanceColumns
 
 TIGHT_TPOT_S, LOOSE_TPOT_S = 0.03, 10.0
 """A step of a reference engine takes 15 ms."""
+
+
+def idle(*instances: str) -> LoadView:
+    """Instances that have just registered."""
+    load = LoadView()
+    for instance in instances:
+        load.joined(record(instance))
+    return load
 
 
 def met(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tokenfleet.bus.codec import decode, encode
 from tokenfleet.contracts.fleet import EngineProfile, InstanceRecord, InstanceState, KvDelta, KvSnapshot
+from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.ledger import Percentiles, Report, ReportRequest, Summary
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.contracts.requests import EVENT_TYPES, Ended, event_id, terminal_event_id
@@ -30,7 +31,7 @@ TYPES: dict[str, type[Any]] = {
 STRUCTS = [
     *dict.fromkeys(EVENT_TYPES.values()),
     InstanceRecord, InstanceState, KvDelta, KvSnapshot, EngineProfile, Tenant, ReportRequest, Report,
-    Summary, Percentiles,
+    Summary, Percentiles, PoolLatency,
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +18,13 @@ import telemetry_collector.main
 import tokenpilot.main
 from tokenfleet import subjects
 from tokenfleet.bus import Bus, Delivery
+from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.contracts.requests import (
     Admitted,
     Ended,
     Event,
+    FirstToken,
     Refused,
     RequestSpec,
     Routed,
@@ -60,6 +62,8 @@ class Site:
     bus: Bus
     answers: list[Event] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    services: dict[str, Service] = field(default_factory=dict)
+    """In this process, by user."""
 
     async def join(self, *instances: str, **changes: Any) -> None:
         bucket = await self.bus.bucket(subjects.BUCKET_INSTANCES)
@@ -120,7 +124,7 @@ async def site(nats_server: NatsServer) -> AsyncIterator[Site]:
             ("slomax", slomax.main),
             ("tokenpilot", tokenpilot.main),
         ):
-            await services.enter_async_context(running(nats_server, user, module))
+            site.services[user] = await services.enter_async_context(running(nats_server, user, module))
         yield site
         for task in site.tasks:
             task.cancel()
@@ -143,7 +147,7 @@ async def ready(site: Site) -> None:
     raise AssertionError("the deciders never answered")
 
 
-async def end(site: Site, routed: Routed) -> None:
+async def end(site: Site, routed: Routed, output_tokens: int = 0) -> None:
     ended = Ended(
         event_id=terminal_event_id(routed.request_id),
         request_id=routed.request_id,
@@ -159,8 +163,34 @@ async def end(site: Site, routed: Routed) -> None:
         stream=True,
         submitted_ns=1,
         e2e_s=1.0,
+        output_tokens=output_tokens,
     )
     await site.bus.publish(subjects.request("local", POOL, "completed"), ended)
+
+
+async def serve(site: Site, routed: Routed, output_tokens: int = 20) -> None:
+    """The engine's first token, then the rest of the answer."""
+    await asyncio.sleep(0.1)
+    first = FirstToken(
+        event_id=event_id(routed.request_id, routed.attempt, "first_token"),
+        request_id=routed.request_id,
+        attempt=routed.attempt,
+        tenant="acme",
+        pool=POOL,
+        site="local",
+        time_ns=2,
+        instance=routed.instance,
+        ttft_s=0.1,
+    )
+    await site.bus.publish(subjects.request("local", POOL, "first_token"), first)
+    await asyncio.sleep(0.2)
+    await end(site, routed, output_tokens)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.05)
 
 
 async def test_requests_spread_over_idle_instances_and_each_decision_says_why(site: Site):
@@ -243,3 +273,30 @@ async def test_a_standby_answers_when_the_decider_is_gone(site: Site, nats_serve
         routed = [event for event in site.answers if isinstance(event, Routed)]
         assert len([event for event in routed if event.request_id == "one-writer"]) == 1
         await end(site, routed[-1])
+
+
+async def test_what_was_learned_is_published_heard_by_slomax_and_taken_up_by_a_new_tokenpilot(
+    site: Site, nats_server: NatsServer
+):
+    await site.join("a", "b")
+    await ready(site)
+    for number in range(4):
+        await site.submit(f"lesson-{number}", request(8_000))
+        await serve(site, await site.answer(Routed, f"lesson-{number}"))
+
+    def observed_by(service: Service) -> int:
+        return service.health()["observations"].get(POOL, 0)
+
+    # Each answer teaches twice: how long its prompt took, and its decoding.
+    await until(lambda: observed_by(site.services["slomax"]) >= 8)
+    bucket = await site.bus.bucket(subjects.BUCKET_LATENCY)
+    stored = await bucket.get(subjects.latency_key("local", POOL))
+    assert stored is not None
+    learned = msgspec.json.decode(stored[0], type=PoolLatency)
+    assert (learned.pool, learned.site, learned.profiles.keys()) == (POOL, "local", {"a", "b"})
+    assert min(factors.prefill for factors in learned.factors.values()) < 1.0, "faster than their profile"
+    assert sum(map(sum, learned.lengths.by_input)) > 0
+    observations = sum(factors.observations for factors in learned.factors.values())
+    assert observed_by(site.services["slomax"]) == observed_by(site.services["tokenpilot"]) == observations
+    async with running(nats_server, "tokenpilot", tokenpilot.main, "two") as successor:
+        assert observed_by(successor) == observations, "it begins with all that was learned"

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from tokenfleet.contracts import fleet, ledger, policy, requests
+from tokenfleet.contracts import fleet, latency, ledger, policy, requests
 
-MODULES = (requests, fleet, policy, ledger)
+MODULES = (requests, fleet, policy, ledger, latency)
 
 
 def schemas() -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from lab.results.compact import encode
 from lab.results.model import OURS, Run
 from lab.scenarios.load import load_scenario, names
 from lab.scenarios.model import GREATEST_SPEED, LEAST_SPEED
-from lab.sim.experiment import Experiment, load_trace, run_experiment
+from lab.sim.experiment import Experiment, keep_others, load_trace, run_experiment
 from lab.sim.policies import fitting, known
 from lab.sim.progress import progress
 from lab.sim.tables import tables
@@ -47,6 +47,14 @@ lab.add_command(trust)
 @click.option("--processes", type=click.IntRange(min=1), help="Simulate in so many; default: one per core.")
 @click.option("--json", "json_file", type=click.File("wb", lazy=False), help="Also write JSON to a file.")
 @click.option(
+    "--keep",
+    "kept",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    is_eager=True,  # --json may name the same file, which it empties
+    callback=lambda _, __, path: msgspec.json.decode(path.read_bytes()) if path else None,
+    help="Keep the figures of the other policies in this file, of an equal run made before.",
+)
+@click.option(
     "--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help="Also draw plots there."
 )
 def run(
@@ -59,6 +67,7 @@ def run(
     requests: int | None,
     processes: int | None,
     json_file: BinaryIO | None,
+    kept: dict[str, Any] | None,
     plot_folder: Path | None,
 ) -> None:
     """Run SCENARIO, one that comes with the lab or a TOML file, and show how every policy did."""
@@ -86,6 +95,8 @@ def run(
     offered = len(load_trace(experiment, 0).requests)
     with progress(loaded.name, offered * seeds * len(experiment.policies)) as watch:
         document = run_experiment(experiment, _command_line(scenario, policies, experiment), watch)
+    if kept is not None:
+        document = keep_others(document, kept)
     _show(document)
     if json_file:
         json_file.write(encode(document))

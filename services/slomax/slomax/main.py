@@ -46,6 +46,8 @@ class SloMax:
         self._policy = LivePolicy()
         self._leases = Leases(service.bus, service.clock, "slomax", settings.site, settings.replica)
         self._answers: dict[str, Admitted | Refused] = {}
+        self._observations: dict[str, int] = {}
+        """By pool, on how many observations what TokenPilot last said of it rests."""
 
     async def start(self) -> None:
         service = self._service
@@ -66,7 +68,11 @@ class SloMax:
         service.every(RENEW_S, self._keep_leases)
         service.every(5.0, self._expire)
         service.on_stop(self._leases.release)
-        service.health = lambda: {"deciding": self._leases.held(), "in_flight": len(self._load)}
+        service.health = lambda: {
+            "deciding": self._leases.held(),
+            "in_flight": len(self._load),
+            "observations": self._observations,
+        }
         self._decisions = service.observability.meter.create_counter(
             "tokenfleet.slomax.decisions", description="Requests admitted and refused, by class and reason."
         )
@@ -99,6 +105,7 @@ class SloMax:
     def _learned(self, learned: PoolLatency) -> None:
         """TokenPilot has learned more; what it says of instances not registered yet is said again soon."""
         self._lengths[learned.pool].restore(learned.lengths)
+        self._observations[learned.pool] = sum(each.observations for each in learned.factors.values())
         for instance, factors in learned.factors.items():
             if self._fleet.get(instance) is not None:
                 self._load.set_factors(instance, factors.prefill, factors.step)

@@ -47,6 +47,8 @@ class TelemetryCollector:
         latest = roll_up(self._fleet, self._site, self._clock.wall_s(), time_ns)
         left = {pool.pool for pool in self._latest} - {pool.pool for pool in latest}
         broker = await self._service.broker()
+        if not broker.running:
+            return  # the service is still starting
         for capacity in [*latest, *(gone(pool, self._site, time_ns) for pool in sorted(left))]:
             await broker.publish(capacity, subjects.capacity(self._site, capacity.pool))
         self._latest = latest

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
+from math import inf
 
 from opentelemetry.metrics import Observation
 
@@ -78,12 +79,17 @@ class TokenPilot:
         self._instruments()
 
     def _health(self) -> dict[str, object]:
-        qualities = Counter(self._kv.quality(instance) for instance in self._pool_of)
+        qualities = {instance: self._kv.quality(instance) for instance in self._pool_of}
         return {
             "deciding": self._leases.held(),
             "blocks": len(self._index),
-            "index": dict(qualities),
+            "index": dict(Counter(qualities.values())),
+            "degraded": sorted(instance for instance, quality in qualities.items() if quality == "degraded"),
             "kv_snapshots": self._kv.snapshots,
+            "observations": {
+                pool: sum(factors.observations for factors in pilot.speeds.all().values())
+                for pool, pilot in self._pilots.items()
+            },
             "in_flight": sum(len(pilot.load) for pilot in self._pilots.values()),
         }
 
@@ -105,7 +111,7 @@ class TokenPilot:
 
     def _prediction_errors(self) -> list[Observation]:
         found: list[Observation] = []
-        for pool, pilot in self._pilots.items():
+        for pool, pilot in list(self._pilots.items()):  # asked for on the exporter's thread
             for kind in KINDS:
                 error = pilot.calibration.absolute_error(kind)
                 for quantile, value in zip(("p50", "p90"), error or (), strict=False):
@@ -158,13 +164,14 @@ class TokenPilot:
 
     async def _publish(self) -> None:
         """Publish what the pools decided here have taught since the last time."""
-        for pool, pilot in self._pilots.items():
-            if not self._leases.holds(pool) or self._published.get(pool) == pilot.lessons:
+        for pool, pilot in list(self._pilots.items()):
+            lessons = pilot.lessons
+            if not self._leases.holds(pool) or self._published.get(pool, 0) == lessons:
                 continue
-            self._published[pool] = pilot.lessons
             learned = pilot.learned(pool, self._site, self._clock.unix_ns())
             bucket = await self._bus.bucket(subjects.BUCKET_LATENCY)
             await bucket.put(subjects.latency_key(self._site, pool), encode(learned))
+            self._published[pool] = lessons  # only now: what NATS did not take is published the next time
 
     # -- requests
 
@@ -258,8 +265,8 @@ class TokenPilot:
         if cache is None:
             capacity = record.profile.kv_capacity_tokens // record.block_size_tokens
             cache = self._assumed[record.instance] = AssumedCache(capacity)
-        self._index.remove(record.instance, cache.routed(blocks))
         self._index.store(record.instance, blocks)
+        self._index.remove(record.instance, cache.routed(blocks))
 
     def _routed(self, event: Admitted, decision: Decision, draw: float) -> Routed:
         choice = decision.choice
@@ -278,7 +285,9 @@ class TokenPilot:
             predicted_ttft_p90_s=decision.ttft_p90_s,
             predicted_tpot_s=decision.tpot_s,
             predicted_tpot_p90_s=decision.tpot_p90_s,
-            expected_output_tokens=decision.expected_output_tokens,
+            expected_output_tokens=min(
+                decision.expected_output_tokens, event.request.max_output_tokens or inf
+            ),
             previous_output_tokens=decision.previous_output_tokens,
             max_output_tokens=event.request.max_output_tokens,
             objective=event.objective,

@@ -178,6 +178,14 @@ def test_candidates_are_shown_best_first_with_every_feature_and_the_chosen_one_m
     assert "best 2 of 40" in text
 
 
+def test_the_length_that_was_expected_of_the_answer_is_shown_with_what_it_rests_on():
+    decision = routed(0.01, expected_output_tokens=212.4, previous_output_tokens=190)
+    assert "Expected of the answer: 212 tokens (the answer before it had 190)." in shown(
+        [submitted(), decision]
+    )
+    assert "Expected of the answer" not in shown(GOOD)
+
+
 def test_what_was_not_worked_out_or_not_recorded_is_a_dash():
     assert row(shown(GOOD), "engine-1")[3:7] == ["-", "-", "-", "-"]
 

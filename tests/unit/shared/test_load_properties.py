@@ -24,6 +24,8 @@ class Known:
     input_tokens: int
     reused_tokens: int
     routed_s: float
+    number: int
+    """Of all routings: an id that is never used again."""
     decoding: bool = False
     behind: dict[int, float] = field(default_factory=dict[int, float])
     """Prefill arithmetic of the prompts that came after it, but for those that were cancelled."""
@@ -44,6 +46,7 @@ class Reference:
     def __init__(self) -> None:
         self.known: dict[str, Known] = {}
         self._ended_attempt: dict[str, int] = {}
+        self._routings = 0
 
     def at(self, instance: str) -> list[Known]:
         return [each for each in self.known.values() if each.instance == instance]
@@ -55,9 +58,10 @@ class Reference:
             self._leave(name)
         if self._ended_attempt.get(name, 0) >= attempt:
             return
-        request = Known(attempt, instance, tokens, reused, now_s)
+        self._routings += 1
+        request = Known(attempt, instance, tokens, reused, now_s, self._routings)
         for other in self.at(instance):
-            other.behind[id(request)] = request.compute_s
+            other.behind[request.number] = request.compute_s
         self.known[name] = request
 
     def first_token(self, name: str) -> None:
@@ -80,7 +84,7 @@ class Reference:
         request = self.known.pop(name)
         if not request.decoding:
             for other in self.at(request.instance):
-                other.behind.pop(id(request), None)
+                other.behind.pop(request.number, None)
 
 
 Event = tuple[str, int, int, str, float]
@@ -177,7 +181,6 @@ def test_at_every_step_it_agrees_with_the_plain_rules_and_in_the_end_nothing_is_
         assert now.pending_compute_s == pytest.approx(0.0, abs=1e-6)
         assert now.context_tokens == pytest.approx(0.0, abs=1e-6)
         assert now.iterations_per_s == 0.0
-
 
 
 @given(EVENTS)

@@ -212,7 +212,9 @@ class TestObservations:
         observation = load.first_token("next", 1.5)
         assert observation is not None
         assert (observation.instance, observation.kind) == ("a", "prefill")
-        assert observation.measured_s == pytest.approx(0.5), "not since it was routed: the head was in the way"
+        assert observation.measured_s == pytest.approx(0.5), (
+            "not since it was routed: the head was in the way"
+        )
         own_s = 3_000 * (PROFILE.prefill_s_per_token + PROFILE.attention_s_per_token_pair * 2_500)
         assert observation.prefill_s == pytest.approx(own_s)
 

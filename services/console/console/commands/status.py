@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from console.commands.common import state_dir_option
-from console.health import read_health
+from console.health import admin_url, read_health
 from console.state import StateFolder
 from tokenfleet.running_stack import RunRecord
 
@@ -20,10 +20,10 @@ TIMEOUT_S = 3.0
 @click.command()
 @state_dir_option
 def status(state_dir: Path) -> None:
-    """Show the running stack: its processes, and what ingress says of the fleet."""
+    """Show the running stack: its processes, and what ingress and TokenPilot say of the fleet."""
     state = StateFolder(state_dir)
     record = state.running()
-    health = asyncio.run(_health(record.api_url))
+    health, pilot = asyncio.run(_health(record.api_url, admin_url(state.log("tokenpilot"))))
     console = Console()
     console.print(
         f"API {record.api_url}/v1, time scale {record.time_scale:g}, pid {record.pid}, logs in {state.logs}",
@@ -34,12 +34,16 @@ def status(state_dir: Path) -> None:
         console.print(f"Ingress does not answer at {record.api_url}/health.")
         return
     console.print(_pools(health))
+    console.print(_index(pilot), highlight=False)
     console.print(f"Requests in flight: {health.get('in_flight', 'unknown')}")
 
 
-async def _health(api_url: str) -> dict[str, Any] | None:
+async def _health(
+    api_url: str, tokenpilot_url: str | None
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
-        return await read_health(session, api_url)
+        ingress = await read_health(session, api_url)
+        return ingress, await read_health(session, tokenpilot_url) if tokenpilot_url else None
 
 
 def _processes(record: RunRecord) -> Table:
@@ -56,3 +60,12 @@ def _pools(health: dict[str, Any]) -> Table:
     for pool, counts in health.get("pools", {}).items():
         table.add_row(pool, str(counts.get("ready")), str(counts.get("known")))
     return table
+
+
+def _index(pilot: dict[str, Any] | None) -> str:
+    """How far TokenPilot can trust what it knows of the instances' caches."""
+    if pilot is None:
+        return "Prefix index: unknown, TokenPilot does not answer."
+    counts = [f"{count} {quality}" for quality, count in sorted(pilot.get("index", {}).items())]
+    degraded = f" (degraded: {', '.join(pilot['degraded'])})" if pilot.get("degraded") else ""
+    return f"Prefix index: {', '.join(counts) or 'no instances'}{degraded}"

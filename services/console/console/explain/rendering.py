@@ -59,6 +59,7 @@ def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
         yield title + Text(f"{decision.instance}{after}, because {decision.reason}.")
         yield _candidates(decision)
         yield from _filters(decision)
+        yield from _expected_answer(decision)
     for other in attempt.superseded:
         yield Text(f"Also decided and not followed: {other.instance} ({other.reason}).", style="yellow")
     if attempt.failure:
@@ -117,6 +118,14 @@ def _filters(decision: Routed) -> Iterator[RenderableType]:
         examples = [c.instance for c in decision.candidates if c.filtered == reason]
         table.add_row(reason, f"{count:,}", ", ".join(examples[:4]) or ABSENT)
     yield table
+
+
+def _expected_answer(decision: Routed) -> Iterator[RenderableType]:
+    if decision.expected_output_tokens is None:
+        return
+    previous = decision.previous_output_tokens
+    because = f" (the answer before it had {previous:,})" if previous is not None else ""
+    yield Text(f"Expected of the answer: {decision.expected_output_tokens:,.0f} tokens{because}.")
 
 
 def _outcome(explanation: Explanation) -> RenderableType:

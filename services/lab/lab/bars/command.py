@@ -37,6 +37,11 @@ Examples:
 )
 @click.option("--fresh", is_flag=True, help="Run the peers too, even where their figures are there.")
 @click.option(
+    "--recorded",
+    is_flag=True,
+    help="Judge TokenFleet by the figures there too, and run only what is not there.",
+)
+@click.option(
     "--runs",
     type=click.Path(path_type=Path),
     default=Path("docs/runs"),
@@ -51,6 +56,7 @@ def bars(
     chosen: tuple[str, ...],
     seeds: int | None,
     fresh: bool,
+    recorded: bool,
     runs: Path,
     trace: str | None,
     requests: int | None,
@@ -62,7 +68,15 @@ def bars(
     Ends with status 1 when it misses one. Bars that are only shown do not count.
     """
     judged = [bar for bar in BARS if not chosen or bar.scenario in chosen]
-    how = Measuring(runs=runs, fresh=fresh, seeds=seeds, requests=requests, trace=trace, processes=processes)
+    how = Measuring(
+        runs=runs,
+        fresh=fresh,
+        recorded=recorded,
+        seeds=seeds,
+        requests=requests,
+        trace=trace,
+        processes=processes,
+    )
     measurements = {
         name: measure(name, with_peers, how, progress) for name, with_peers in scenarios_of(judged).items()
     }

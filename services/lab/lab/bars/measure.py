@@ -39,6 +39,8 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of runs made before."""
     fresh: bool = False
     """Run the peers again even so."""
+    recorded: bool = False
+    """Take TokenFleet's own figures from those runs too, where they are."""
     seeds: int | None = None
     """As many as the run made before had, if None."""
     requests: int | None = None
@@ -70,9 +72,13 @@ def measure(name: str, with_peers: bool, how: Measuring, progress: Progress) -> 
         trace=how.trace,
         processes=how.processes,
     )
+    if how.recorded and name != RIGHT:
+        recorded = _run_before(experiment, how, {OURS, WITH_ADMISSION})
+        if recorded is not None:
+            return Measured(policies=recorded.policies, kept=frozenset(recorded.policies))
     if not with_peers:
         return Measured(policies=_run(experiment, name, progress))
-    before = None if how.fresh else _run_before(experiment, how)
+    before = None if how.fresh else _run_before(experiment, how, {BASELINE, *PEERS})
     if before is None:
         peers = _run(_with(experiment, (BASELINE, *PEERS)), name, progress)
         kept: frozenset[str] = frozenset()
@@ -102,8 +108,8 @@ def _run(experiment: Experiment, name: str, progress: Progress) -> dict[str, Pol
     return msgspec.convert(document, Run, strict=False).policies
 
 
-def _run_before(experiment: Experiment, how: Measuring) -> Run | None:
-    """The run of the same requests with the same seeds, if it is there and has TokenFleet's peers."""
+def _run_before(experiment: Experiment, how: Measuring, needed: set[str]) -> Run | None:
+    """The run of the same requests with the same seeds, if it is there and has all policies needed."""
     path = how.runs / f"{experiment.scenario.name}.json"
     try:
         before = msgspec.json.decode(path.read_bytes(), type=Run)
@@ -117,5 +123,4 @@ def _run_before(experiment: Experiment, how: Measuring) -> Run | None:
         and before.run.description == experiment.scenario.description
         and before.run.seeds == (how.seeds or before.run.seeds)
     )
-    has_all = {BASELINE, *PEERS} <= before.policies.keys()
-    return before if same and has_all else None
+    return before if same and needed <= before.policies.keys() else None

@@ -151,6 +151,26 @@ def run_experiment(experiment: Experiment, command: str, watch: Watch) -> dict[s
     }
 
 
+def keep_others(document: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """`document` with the policies that only an equal run made before has: those that did not change since.
+
+    Raises:
+        ScenarioError: that run was of something else.
+    """
+    differing = [
+        key
+        for key in ("seeds", "trace", "speed", "requests", "description")
+        if before["run"].get(key) != document["run"][key]
+    ]
+    if before["scenario"] != document["scenario"] or differing:
+        raise ScenarioError(
+            f"The figures to keep are of another run ({', '.join(differing) or 'another scenario'} differ): make "
+            "them anew, or leave out --keep"
+        )
+    run = {**document["run"], "command": before["run"]["command"]}
+    return {**document, "run": run, "policies": {**before["policies"], **document["policies"]}}
+
+
 def _check_block_size(experiment: Experiment, trace: Trace) -> None:
     for request in trace.head(1).requests:
         try:

@@ -170,5 +170,5 @@ class TokenFleetPolicy:
         if cache is None:
             capacity = record.profile.kv_capacity_tokens // record.block_size_tokens
             cache = self._assumed[record.instance] = AssumedCache(capacity)
-        site.index.remove(record.instance, cache.routed(blocks))
         site.index.store(record.instance, blocks)
+        site.index.remove(record.instance, cache.routed(blocks))

@@ -3,7 +3,7 @@
     cost = patience * wait + (1 + WORK_PRICE) * own prefill
          + MISS_PRICE_S * requests there expected to be pushed over their objective
          + EVICTION_PRICE * work expected to be done again because its blocks push others out of the cache
-         + CROWDING_PRICE * waits of the next arrivals
+         + CROWDING_PRICE * longer waits of the next arrivals
 
 Each term, and what it gained, is in docs/adr/0008-expected-cost.md.
 """
@@ -35,7 +35,7 @@ LEAST_PATIENCE, GREATEST_PATIENCE = 0.05, 3.0
 LEAST_SLACK_S = 0.3
 LOOKED_AT = 16
 """Instances whose requests are looked at one by one, together; then the next as many, while one could be best."""
-LOOKED_AT_MOST = 64
+LOOKED_AT_MOST = 32
 
 
 @dataclass(slots=True)
@@ -120,15 +120,15 @@ def _evicted_s(
 
 
 def _crowding_s(predictions: Predictions, some: Ints, demand: Demand) -> Floats:
-    """How long the next arrivals would wait in all, each going where it waits least, were the request sent there."""
-    ahead_s = np.repeat(predictions.backlog_s[None, :], len(some), axis=0)
-    rows = np.arange(len(some))
-    ahead_s[rows, some] += predictions.own_prefill_s[some]
-    waits_s = np.zeros(len(some))
+    """How much longer the next arrivals would wait in all, each going where it waits least, than without it."""
+    rows = np.arange(len(some) + 1)
+    ahead_s = np.repeat(predictions.backlog_s[None, :], len(rows), axis=0)
+    ahead_s[rows[:-1], some] += predictions.own_prefill_s[some]  # the last row is without it
+    waits_s = np.zeros(len(rows))
     for _ in range(NEXT_ARRIVALS):
         ahead_s -= demand.interval_s
         np.maximum(ahead_s, 0.0, out=ahead_s)
         freest = ahead_s.argmin(axis=1)
         waits_s += ahead_s[rows, freest]
         ahead_s[rows, freest] += demand.work_s
-    return waits_s
+    return np.maximum(waits_s[:-1] - waits_s[-1], 0.0)
