@@ -24,7 +24,7 @@ BLOCK_TOKENS = 32
 CONTEXT_TOKENS = 16_384
 START_TIMEOUT_S = 1_800.0
 """45 s on an idle core; on a machine where others work, more than ten minutes were seen."""
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
 
 PROFILE = {
     "name": "tiny-cpu",

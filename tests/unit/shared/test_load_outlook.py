@@ -61,6 +61,12 @@ class TestExpectedMisses:
 
         assert after(98) < after(2)
 
+    def test_an_answer_that_came_fast_so_far_has_time_in_hand_and_one_that_has_just_begun_has_not(self):
+        load = LoadView()
+        decode(load, "r", tpot_objective_s=2 * PROFILE.base_s, max_output_tokens=2_000)
+        assert misses(load, tokens=8_000, now_s=1_900 * PROFILE.base_s) == 0.0
+        assert misses(load, tokens=8_000) > 0.0
+
     def test_an_answer_that_is_surely_long_makes_up_for_the_delay_and_a_short_one_does_not(self):
         short, long = OutputLengths(), OutputLengths()
         for _ in range(200):

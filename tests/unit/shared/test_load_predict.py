@@ -57,6 +57,12 @@ class TestByHand:
         assert restored == pytest.approx(cached + 16_000 * 5e-6)
         assert restored < ttft_s(load, tokens=20_000)
 
+    def test_prompts_that_fit_in_one_iteration_share_its_cost(self):
+        load = LoadView()
+        for number in range(8):
+            load.routed(f"r{number}", 1, "a", 100, 0, 0.0)
+        assert met(load).backlog_s[0] == pytest.approx(prefill_s(PROFILE, 8 * 100, 0), rel=0.02)
+
     def test_tokens_come_slower_the_more_there_decode_and_the_longer_their_contexts(self):
         few, many, long = LoadView(), LoadView(), LoadView()
         for load, count, tokens in ((few, 2, 1_000), (many, 50, 1_000), (long, 50, 8_000)):

@@ -92,6 +92,6 @@ class TestHandingOver:
     def test_what_has_another_form_is_refused_and_changes_nothing(self, bad: list[list[float]]):
         lengths = learned(*[40] * 10)
         before = lengths.counts()
-        with pytest.raises(ValueError, match="answer lengths|inhomogeneous"):
+        with pytest.raises(ValueError, match=r"answer lengths|inhomogeneous"):
             lengths.restore(msgspec.structs.replace(before, by_previous=bad))
         assert lengths.counts() == before

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tokenpilot.policy.calibrate import REMEMBERED, Calibration
+from tokenpilot.policy.calibrate import PRIOR, REMEMBERED, Calibration
 
 
 def calibrated(median: float, sigma: float, requests: int = 400, seed: int = 1) -> Calibration:
@@ -64,3 +64,11 @@ def test_another_process_goes_on_from_what_was_learned():
     first, second = calibrated(1.4, 0.5), Calibration()
     second.restore({**first.quantiles(), "of a later version": (9.0, 9.0)})
     assert second.quantiles() == first.quantiles()
+
+
+def test_and_does_not_forget_it_with_the_first_requests_of_its_own():
+    calibration = Calibration()
+    calibration.restore({"queued": (2.0, 3.0)})
+    for _ in range(PRIOR):
+        calibration.learn("queued", 1.0, 2.0)
+    assert calibration.median_and_p90("queued", 1.0)[0] == pytest.approx(2.0)

@@ -101,6 +101,13 @@ def test_blocks_to_be_restored_are_told_apart_and_worth_less_than_those_at_hand(
     assert (told(choice)["near"].offloaded_tokens, told(choice)["far"].offloaded_tokens) == (0, 6_400)
 
 
+@pytest.mark.parametrize("quality", ["degraded", "approximate"])
+def test_what_an_instance_is_thought_to_hold_counts_though_the_index_is_not_exact(quality: IndexQuality):
+    choice = choice_of(8_000, matched={"b": 100}, quality=lambda _: quality)
+    assert choice.instance.record.instance == "b"
+    assert told(choice)["b"].index == quality and choice.filtered == {}
+
+
 class TestWhatIsTold:
     def test_what_is_predicted_is_told_of_each_candidate(self):
         load = LoadView()

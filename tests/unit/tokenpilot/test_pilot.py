@@ -121,6 +121,16 @@ class TestARequestsLife:
         it.ended("r", 2, 3.0, completed=True, output_tokens=10)
         assert in_flight(it) == [0, 0]
 
+    @pytest.mark.parametrize("lost", ["its end was never reported", "its instance left"])
+    def test_what_was_to_be_learned_from_a_request_goes_with_it(self, lost: str):
+        it = pilot()
+        decide(it, "r", blocks=(1, 2, 3))
+        if lost == "its instance left":
+            it.left("a")
+        it.expire(before_s=0.5, now_s=2.0)
+        it.ended("r", 1, 3.0, completed=True, output_tokens=123)
+        assert decide(it, "r2", 6.0, blocks=(1, 2, 3, 4)).previous_output_tokens is None
+
     def test_when_no_instance_can_take_it_nothing_is_counted(self):
         it = pilot()
         asked = request(1_000_000)

@@ -12,6 +12,7 @@ Every block is a key of one of many small dicts, so none ever stops the caller f
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -100,27 +101,23 @@ class BlockRuns:
 
     def remove(self, bit: int, live: int, hashes: Sequence[int]) -> int:
         """Take a holder away. Returns how many of the blocks it held."""
+        packed = array("Q", hashes).tobytes()
+        backwards = array("Q", reversed(hashes)).tobytes()
         at = removed = 0
         while at < len(hashes):
             block = hashes[at]
-            at += 1
             run = self._shards[block & _SHARD_MASK].get(block)
             if run is None or not run.holders & bit:
-                continue
-            blocks = memoryview(run.blocks).cast("Q")
-            start = _offset(run.blocks, block) // BYTES
-            end = start + 1
-            # Neighbours leave together, in either direction: engines evict a prompt's last blocks first.
-            while at < len(hashes):
-                if end < len(blocks) and hashes[at] == blocks[end]:
-                    end += 1
-                elif start and hashes[at] == blocks[start - 1]:
-                    start -= 1
-                else:
-                    break
                 at += 1
-            removed += end - start
-            part = self._cut(run, start * BYTES, end * BYTES)
+                continue
+            # Neighbours leave together, in either direction: engines evict a prompt's last blocks first.
+            start = _offset(run.blocks, block)
+            end = start + _common(packed, at * BYTES, run.blocks, start)
+            if end == start + BYTES:
+                start = end - _common_before(backwards, len(packed) - at * BYTES, run.blocks, end)
+            at += (end - start) // BYTES
+            removed += (end - start) // BYTES
+            part = self._cut(run, start, end)
             self._keep(part, part.holders & live & ~bit)
         return removed
 
@@ -149,12 +146,10 @@ class BlockRuns:
     def _insert(self, bit: int, hashes: Sequence[int], packed: bytes, at: int) -> int:
         """A run of the blocks from `at` on that nobody holds; its length in bytes."""
         run = _Run(bit, b"")
-        first = at // BYTES
-        end = first
-        limit = min(len(hashes), first + MAX_RUN_BLOCKS)
-        while end < limit:
-            block = hashes[end]
-            shard = self._shards[block & _SHARD_MASK]
+        shards = self._shards
+        first = end = at // BYTES
+        for block in islice(hashes, first, first + MAX_RUN_BLOCKS):
+            shard = shards[block & _SHARD_MASK]
             if block in shard:
                 break
             shard[block] = run
@@ -169,8 +164,9 @@ class BlockRuns:
             self._sets.clear()
         run.holders = self._sets.setdefault(holders, holders)
         if not holders:
-            for block in memoryview(run.blocks).cast("Q"):
-                del self._shards[block & _SHARD_MASK][block]
+            shards = self._shards
+            for block in memoryview(run.blocks).cast("Q").tolist():
+                del shards[block & _SHARD_MASK][block]
             self._size -= len(run.blocks) // BYTES
 
     def _cut(self, run: _Run, start: int, end: int) -> _Run:
@@ -226,4 +222,17 @@ def _common(first: bytes, first_at: int, second: bytes, second_at: int) -> int:
             low = middle
         else:
             high = middle
+    return low
+
+
+def _common_before(first: bytes, first_end: int, second: bytes, second_end: int) -> int:
+    """How many bytes two sequences of blocks have in common before these places; the last block, surely."""
+    high = min(first_end, second_end)
+    low = BYTES
+    while low < high:
+        middle = (low + high + BYTES) // (2 * BYTES) * BYTES
+        if first[first_end - middle : first_end] == second[second_end - middle : second_end]:
+            low = middle
+        else:
+            high = middle - BYTES
     return low

@@ -14,9 +14,10 @@ Kind = Literal["idle", "queued", "kv", "tpot"]
 KINDS: tuple[Kind, ...] = ("idle", "queued", "kv", "tpot")
 REMEMBERED = 400
 """Latest requests of a kind: enough for a P90, few enough to follow a change within minutes."""
-PRIOR = 10
-"""Requests that the guess counts for: that predictions are right and the P90 half as much again."""
 GUESS = (1.0, 1.5)
+"""Before anything is known: that predictions are right and the P90 half as much again."""
+PRIOR = 10
+"""Requests that the guess, or what another process had learned, counts for."""
 REFRESH_AFTER = 10
 
 
@@ -25,7 +26,8 @@ class Calibration:
 
     def __init__(self) -> None:
         self._ratios: dict[Kind, deque[float]] = {kind: deque(maxlen=REMEMBERED) for kind in KINDS}
-        self._quantiles: dict[Kind, tuple[float, float]] = dict.fromkeys(KINDS, GUESS)
+        self._prior: dict[Kind, tuple[float, float]] = dict.fromkeys(KINDS, GUESS)
+        self._quantiles = dict(self._prior)
         self._since: dict[Kind, int] = dict.fromkeys(KINDS, 0)
 
     def learn(self, kind: Kind, predicted_s: float, actual_s: float) -> None:
@@ -51,7 +53,7 @@ class Calibration:
         """Begin from what another process had learned."""
         for kind in KINDS:
             if kind in quantiles:
-                self._quantiles[kind] = quantiles[kind]
+                self._prior[kind] = self._quantiles[kind] = quantiles[kind]
 
     def absolute_error(self, kind: Kind) -> tuple[float, float] | None:
         """Median and P90 of the absolute error relative to the actual value; None while nothing is known."""
@@ -66,5 +68,5 @@ class Calibration:
         ratios = np.array(self._ratios[kind])
         share = len(ratios) / (len(ratios) + PRIOR)
         found = np.log(np.quantile(ratios, [0.5, 0.9]))
-        median, p90 = np.exp(share * found + (1.0 - share) * np.log(GUESS))
+        median, p90 = np.exp(share * found + (1.0 - share) * np.log(self._prior[kind]))
         return float(median), float(p90)

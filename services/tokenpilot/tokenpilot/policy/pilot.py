@@ -238,7 +238,7 @@ class Pilot:
     def expire(self, before_s: float, now_s: float) -> int:
         """Forget requests whose end was never reported. Returns how many."""
         lost = self.load.expire(before_s, now_s)
-        if len(self._expected) > 2 * len(self.load) + 1000:
+        if len(self._expected) > len(self.load):
             self._expected = {key: known for key, known in self._expected.items() if key in self.load}
         return lost
 
