@@ -48,8 +48,16 @@ def test_every_event_has_a_golden_message():
 @pytest.mark.parametrize("path", golden_files(), ids=lambda path: path.name)
 def test_a_message_written_by_version_1_still_means_the_same(path: Path):
     message = decode(path.read_bytes(), TYPES[path.name.split(".")[0]])
-    written = json.loads(path.read_text())
-    assert json.loads(encode(message)) == written
+    assert says(json.loads(encode(message)), json.loads(path.read_text()))
+
+
+def says(now: Any, written: Any) -> bool:
+    """Whether all that was written is still said; a later version may say more."""
+    if isinstance(written, dict):
+        return all(key in now and says(now[key], value) for key, value in written.items())
+    if isinstance(written, list):
+        return len(now) == len(written) and all(map(says, now, written))
+    return now == written
 
 
 @pytest.mark.parametrize("path", golden_files(), ids=lambda path: path.name)
@@ -67,7 +75,8 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 @given(data=st.data())
 @settings(max_examples=15)
 def test_every_struct_survives_both_encodings(struct: type[msgspec.Struct], data: st.DataObject):
-    value = data.draw(st.from_type(struct))
+    # Each field by its type: what stands for an empty dict by default is no value.
+    value = data.draw(st.builds(struct, **dict.fromkeys(struct.__struct_fields__, ...)))
     assert decode(encode(value, "json"), struct, "json") == value
     assert decode(encode(value, "msgpack"), struct, "msgpack") == value
 

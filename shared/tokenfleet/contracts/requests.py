@@ -104,7 +104,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     instance: str
     cost_s: float | None = None
-    """`predicted_ttft_s` plus the price of the expected misses; the least wins."""
+    """Its own latency and the harm to others; the least wins (docs/adr/0008-expected-cost.md)."""
     predicted_ttft_s: float | None = None
     predicted_tpot_s: float | None = None
     backlog_s: float | None = None
@@ -120,6 +120,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decoding: int = 0
     pending: int = 0
     """Routed there and without a first token."""
+    running: int = 0
+    """As telemetry had it, with requests that TokenPilot was never told of; so is `waiting`."""
+    waiting: int = 0
     kv_usage: float | None = None
     telemetry_age_s: float | None = None
     index: IndexQuality | None = None

@@ -102,7 +102,7 @@ class BlockRuns:
     def remove(self, bit: int, live: int, hashes: Sequence[int]) -> int:
         """Take a holder away. Returns how many of the blocks it held."""
         packed = array("Q", hashes).tobytes()
-        backwards = array("Q", reversed(hashes)).tobytes()
+        backwards = array("Q", hashes[::-1]).tobytes()
         at = removed = 0
         while at < len(hashes):
             block = hashes[at]

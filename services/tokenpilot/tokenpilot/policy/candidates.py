@@ -54,6 +54,7 @@ def candidates(
     told: list[Candidate] = []
     for row, position in enumerate(shown.tolist()):
         view = scores.roster.instances[int(position)]
+        state = view.state
         age_s = None if wall_s is None else view.age_s(wall_s)
         told.append(
             Candidate(
@@ -69,7 +70,9 @@ def candidates(
                 offloaded_tokens=int(scores.offloaded_tokens[position]),
                 decoding=int(predictions.instances.decoding[position]),
                 pending=int(predictions.instances.pending[position]),
-                kv_usage=view.state.kv_usage if view.state else None,
+                running=(state.running or 0) if state else 0,
+                waiting=(state.waiting or 0) if state else 0,
+                kv_usage=state.kv_usage if state else None,
                 telemetry_age_s=None if age_s is None else round(age_s, 3),
                 index=quality(view.record.instance),
             )

@@ -115,7 +115,7 @@ class SpeedLearner:
                 weight=weight,
                 observations=learned.observations,
             )
-            self._kinds.pop(profile, None)
+            self._kinds[profile] = self._mean(profile)
 
     def _judge(self, known: _Instance, measured_s: float, expected_s: float, profile_s: float) -> None:
         share = 1.0 / min(known.observations + 1.0, MEMORY)
@@ -134,19 +134,22 @@ class SpeedLearner:
         known.prefill = _bounded((ss * py - known.ps * sy) / determinant)
         known.step = _bounded((pp * sy - known.ps * py) / determinant)
         if known.observations % KIND_REFRESH == 0:
-            self._kinds.pop(known.profile, None)
+            self._kinds[known.profile] = self._mean(known.profile)
 
     def _kind(self, profile: str) -> tuple[float, float]:
-        mean = self._kinds.get(profile)
-        if mean is None:
-            prefill = step = weight = KIND_PRIOR
-            for known in self._instances.values():
-                if known.profile == profile:
-                    prefill += known.weight * known.prefill
-                    step += known.weight * known.step
-                    weight += known.weight
-            mean = self._kinds[profile] = (prefill / weight, step / weight)
-        return mean
+        known = self._kinds.get(profile)
+        if known is None:
+            known = self._kinds[profile] = self._mean(profile)
+        return known
+
+    def _mean(self, profile: str) -> tuple[float, float]:
+        prefill = step = weight = KIND_PRIOR
+        for known in self._instances.values():
+            if known.profile == profile:
+                prefill += known.weight * known.prefill
+                step += known.weight * known.step
+                weight += known.weight
+        return prefill / weight, step / weight
 
 
 def _bounded(factor: float) -> float:
