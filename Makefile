@@ -56,7 +56,7 @@ bench: $(STAMP)  ## Benchmarks: comparisons made in one run
 dynamo: $(STAMP)  ## Install NVIDIA Dynamo's replay beside the product (for `tokenfleet lab trust dynamo`)
 	@$(BIN)/tokenfleet lab trust dynamo --install
 
-test-engine: $(STAMP) $(VLLM_STAMP)  ## Prove TokenFleet on two real vLLM engines on the CPU (2 GB; minutes, if the machine is quiet)
+test-engine: $(STAMP) $(VLLM_STAMP)  ## Prove TokenFleet on two real vLLM engines on the CPU (installs 2 GB; 5 to 20 minutes)
 	@TOKENFLEET_TEST_VLLM=$(VLLM) $(BIN)/pytest tests/engine --capture=no --verbose --timeout 3600
 
 # PyTorch's CPU build is not on PyPI: it is looked for where pip is told to look, then at PyTorch's own index.
