@@ -48,7 +48,7 @@ class OutputLengths:
 
     def __init__(self) -> None:
         # Rows: classes of the previous answer, then classes of the prompt.
-        self._counts = np.zeros((2 * CLASSES, BINS))
+        self._counts: Floats = np.zeros((2 * CLASSES, BINS))
         self._answers: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """By the last block of a prompt: tokens of its answer, and how many prompts have continued it."""
         self._since_refresh = 0
@@ -141,7 +141,8 @@ class OutputLengths:
         reached = np.cumsum(blended, axis=1) / blended.sum(axis=1, keepdims=True)
         cdf = np.concatenate([np.zeros((len(blended), 1)), reached], axis=1)
         table = np.empty((len(cdf), BINS, len(QUANTILES)))
-        for row, below in enumerate(cdf):
+        for row in range(len(cdf)):
+            below: Floats = cdf[row]
             start = below[:BINS, None]
             wanted = start + (1.0 - start) * QUANTILES
             table[row] = np.exp(np.interp(wanted, below, _LOG_EDGES))

@@ -6,6 +6,7 @@ the prefills ahead of it (engines serve first come, first served) and for KV roo
 """
 
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -207,11 +208,12 @@ def _kv_wait_s(
     needed = at.kv_per_context * at.context_tokens + at.pending_context_tokens + input_tokens
     short = needed - at.kv_capacity_tokens
     wait_s = np.zeros(len(short))
-    for position in np.flatnonzero(short > 0):
-        order = np.argsort(ends_s[position])
-        freed = np.cumsum(freed_tokens[position, order]) * at.kv_per_context[position]
-        enough = int(np.searchsorted(freed, short[position]))
-        known = ends_s[position, order]
-        last = known[min(enough, len(known) - 1)]
-        wait_s[position] = last if np.isfinite(last) else np.max(known, where=np.isfinite(known), initial=0.0)
+    positions: list[int] = np.flatnonzero(short > 0).tolist()
+    for position in positions:
+        order: Ints = np.argsort(ends_s[position])
+        freed: Floats = np.cumsum(freed_tokens[position, order]) * at.kv_per_context[position]
+        enough = int(np.count_nonzero(freed < short[position]))
+        known: Floats = ends_s[position, order]
+        last = float(known[min(enough, len(known) - 1)].item())
+        wait_s[position] = last if isfinite(last) else float(known[np.isfinite(known)].max(initial=0.0))
     return wait_s

@@ -149,10 +149,8 @@ def _score(situation: Situation, roster: Roster) -> Scores:
 def _tokens(roster: Roster, blocks: Mapping[str, int], input_tokens: int) -> Floats:
     """Tokens of so many leading blocks at each instance."""
     depth = np.zeros(len(roster.names))
-    for name, count in blocks.items():
-        position = roster.position.get(name)
-        if position is not None:
-            depth[position] = count
+    here = [name for name in blocks if name in roster.position]
+    depth[[roster.position[name] for name in here]] = [blocks[name] for name in here]
     # The last token is always computed: its output is the next token.
     return np.minimum(depth * roster.block_size_tokens, max(0, input_tokens - 1))
 
