@@ -291,6 +291,4 @@ class Shadow:
             profile.restore_s_per_token,
             profile.kv_capacity_tokens,
             profile.iteration_budget_tokens,
-            profile.max_running_requests,
-            min(profile.max_context_tokens, profile.kv_capacity_tokens) - 1,
         )

@@ -56,8 +56,6 @@ class InstanceColumns(NamedTuple, Generic[Number]):
     restore_s_per_token: Number
     kv_capacity_tokens: Number
     iteration_budget_tokens: Number
-    max_running_requests: Number
-    max_prompt_tokens: Number
 
 
 class RequestColumns(NamedTuple, Generic[Number]):
