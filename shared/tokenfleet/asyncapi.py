@@ -7,7 +7,7 @@ from faststream.nats import NatsBroker
 from faststream.specification import AsyncAPI
 
 from tokenfleet import subjects
-from tokenfleet.contracts.control import Capacity, GoodputWindow, Plan
+from tokenfleet.contracts.control import Adjusted, Capacity, GoodputWindow, Plan
 
 CHANNELS = (
     (f"{subjects.PREFIX}.{{site}}.capacity.{{pool}}", Capacity, "How full a pool is, once a second."),
@@ -17,6 +17,7 @@ CHANNELS = (
         "The same, sampled and kept in the FLEET stream.",
     ),
     (f"{subjects.PREFIX}.{{site}}.goodput.{{pool}}", GoodputWindow, "What the ledger saw in a window."),
+    (f"{subjects.PREFIX}.{{site}}.control.{{pool}}", Adjusted, "What SLOMax changed by itself, and why."),
     (subjects.PLAN, Plan, "Where each model can run, and why."),
 )
 

@@ -10,7 +10,7 @@ from tokenfleet.bus.codec import decode
 from tokenfleet.clock import Clock
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.latency import PoolLatency
-from tokenfleet.contracts.policy import Policy, Tenant
+from tokenfleet.contracts.policy import Policy, Tenant, problems
 from tokenfleet.errors import ContractError
 from tokenfleet.fleet_view import FleetView
 
@@ -78,7 +78,10 @@ class LivePolicy:
         if key != subjects.POLICY_KEY:
             return
         try:
-            self.current = decode(value, Policy) if value is not None else Policy()
+            policy = decode(value, Policy) if value is not None else Policy()
+            if found := problems(policy):
+                raise ContractError(" ".join(found))
+            self.current = policy
         except ContractError as error:
             log.error("policy refused; keeping the one in force", error=str(error))
 

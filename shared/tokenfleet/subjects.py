@@ -8,6 +8,7 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.capacity.<pool>                       roll-up, once a second
     tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
+    tf.v1.<site>.control.<pool>                        what SLOMax changed by itself, and why; kept in FLEET
     tf.v1.<site>.ledger.report|lookup                  request/reply: a report; which requests bear an id
     tf.v1.fleet.plan                                   where each model can run, and why
 
@@ -88,6 +89,16 @@ def goodput(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.goodput.{token(pool)}"
 
 
+def goodputs(site: str) -> str:
+    """Filter: goodput windows of every pool of a site."""
+    return f"{PREFIX}.{token(site)}.goodput.*"
+
+
+def control(site: str, pool: str) -> str:
+    """Where SLOMax says what its feedback changed."""
+    return f"{PREFIX}.{token(site)}.control.{token(pool)}"
+
+
 def ledger_report(site: str) -> str:
     return f"{PREFIX}.{token(site)}.ledger.report"
 
@@ -103,7 +114,7 @@ ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
 ALL_SUBMITTED = f"{PREFIX}.*.request.*.submitted"
 
 REQUESTS_STREAM_SUBJECTS = (f"{PREFIX}.*.request.>",)
-FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", PLAN)
+FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", f"{PREFIX}.*.control.*", PLAN)
 TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in OUTCOMES)
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from fleets import POOL, record, request, state
 
-from slomax.policy.admission import Admit, Refuse, decide
-from slomax.policy.classify import classify, objective_for
-from tokenfleet.contracts.policy import Policy
+from slomax.policy.classify import entry_of
+from slomax.policy.pool import PoolAdmission
+from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.contracts.requests import Objective
 from tokenfleet.fleet_view import FleetView
 from tokenpilot.policy.pilot import Pilot
@@ -139,20 +139,19 @@ def test_choosing_an_instance(benchmark, site: Site):
 
 @pytest.mark.benchmark(timer=time.process_time)
 def test_admitting_a_request(benchmark, site: Site):
-    policy = Policy()
+    policy, tenant = Policy(), Tenant(tenant="acme")
     asked = request(PROMPT_BLOCKS * BLOCK_TOKENS)
-    load, lengths = site.pilot.load, site.pilot.lengths
+    admission = PoolAdmission(site.pilot.load, site.pilot.lengths)
 
     def admit():
-        promise = objective_for(classify(asked, policy)[0], asked, policy)
-        ready = site.fleet.ready(POOL, 0.1)
-        return decide(
-            asked, promise, ready, load, lengths, 0.1, wait_share_of_slack=policy.wait_share_of_slack
-        )
+        entry = entry_of("r", 1, asked, tenant, policy, 0.1, 0.1, 60.0)
+        verdict = admission.submit(entry, site.fleet.ready(POOL, 0.1), policy, 0.1)
+        admission.ended("r", 0.1, completed=False, output_tokens=0, client_left=True)
+        return verdict
 
     decide_all(benchmark, "SLOMax", site.size, None, admit)
 
-    assert isinstance(admit(), Admit | Refuse)
+    assert admit() is not None and len(admission) == 0
 
 
 @pytest.mark.benchmark(timer=time.process_time)

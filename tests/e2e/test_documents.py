@@ -1,12 +1,16 @@
 """Every command in the README and in docs/operations.md is a command that works."""
 
+import json
 import re
 import shlex
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
-from running_stack import RunningStack
+from running_stack import RunningStack, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -72,6 +76,39 @@ def test_tokenfleet_commands_work(running_stack: RunningStack, command: str, mon
     assert result.returncode == 0, result.stdout + result.stderr
     if arguments[:2] == ["policy", "set"]:
         running_stack.command("policy", "set", "routing=predicted", "admission=true")
+
+
+def test_the_batch_of_the_document_runs_by_its_curl_commands(running_stack: RunningStack, tmp_path: Path):
+    upload, create, show, read, cancel = [command for command in commands() if command.startswith("curl ")]
+    running_stack.wait_ready(4)
+    lines = re.search(r"```jsonl\n(.*?)```", (REPOSITORY / "docs/operations.md").read_text(), flags=re.DOTALL)
+    assert lines is not None
+    (tmp_path / "requests.jsonl").write_text(lines[1])
+
+    def curl(command: str, **ids: str) -> Any:
+        for name, value in ids.items():
+            command = command.replace(name, value)
+        command = command.replace("http://127.0.0.1:8080", running_stack.api_url)
+        command = command.replace("$TOKENFLEET_API_KEY", running_stack.api_key)
+        words = [*shlex.split(command), "--silent", "--show-error"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    # A stack is up before the accountant has brought the database up to date.
+    uploaded = until(lambda: [answer for answer in curl(upload) if "id" in answer], timeout_s=30, every_s=0.5)
+    file_id = uploaded[0]["id"]
+    (batch,) = curl(create, FILE_ID=file_id)
+    deadline = time.monotonic() + 60
+    while batch["status"] != "completed":
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.2)
+        (batch,) = curl(show, BATCH_ID=batch["id"])
+    assert batch["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+    answers = curl(read, OUTPUT_FILE_ID=batch["output_file_id"])
+    assert [answer["custom_id"] for answer in answers] == ["first", "second"]
+    (another,) = curl(create, FILE_ID=file_id)
+    (cancelled,) = curl(cancel, BATCH_ID=another["id"])
+    assert cancelled["status"] in ("cancelling", "cancelled")
 
 
 def test_there_are_no_other_kinds_of_commands_that_nothing_checks():

@@ -31,6 +31,7 @@ from tokenfleet.contracts.requests import (
     Event,
     FirstToken,
     Objective,
+    Queued,
     Refused,
     Retried,
     Routed,
@@ -288,9 +289,20 @@ class World:
             return
         self.submitted.put_nowait(submitted)
         for event in self.decide(submitted) if self.decide else ():
-            kind = {Admitted: "admitted", Routed: "routed", Refused: "refused"}[type(event)]  # type: ignore[index]
-            subject = subjects.request("local", event.pool, kind, submitted.request.ingress)
-            await self.bus.publish(subject, event)
+            await self.answer(submitted, event)
+
+    async def answer(self, submitted: Submitted, event: Event) -> None:
+        """Say to the ingress that asked what a decider says."""
+        kind = event.event_id.rpartition(".")[2]
+        subject = subjects.request("local", event.pool, kind, submitted.request.ingress)
+        await self.bus.publish(subject, event)
+
+    async def set_tenant(self, **changes: Any) -> None:
+        """Change the tenant that asks, and wait until the ingress must have heard of it."""
+        bucket = await self.bus.bucket(subjects.BUCKET_TENANTS)
+        tenant = msgspec.structs.replace(TENANT, **changes)
+        await bucket.put(subjects.token(TENANT.tenant), msgspec.json.encode(tenant))
+        await asyncio.sleep(0.2)
 
     async def on_ended(self, ended: Ended, _: Delivery) -> None:
         if ended.model == self.model:
@@ -329,13 +341,26 @@ def answer_from(submitted: Submitted, pool: str) -> dict[str, Any]:
     }
 
 
-def admit(submitted: Submitted, pool: str) -> Admitted:
+def queue(submitted: Submitted, pool: str, valid_s: float = 5.0, timeout_s: float | None = None) -> Queued:
+    return Queued(
+        **answer_from(submitted, pool),
+        event_id=event_id(submitted.request_id, submitted.attempt, "queued"),
+        reason="waiting",
+        position=2,
+        expected_start_s=3.0,
+        valid_s=valid_s,
+        timeout_s=timeout_s,
+    )
+
+
+def admit(submitted: Submitted, pool: str, **more: Any) -> Admitted:
     return Admitted(
         **answer_from(submitted, pool),
         event_id=event_id(submitted.request_id, submitted.attempt, "admitted"),
         request=submitted.request,
         objective=OBJECTIVE,
         reason="fits",
+        **more,
     )
 
 

@@ -298,7 +298,13 @@ async def test_a_port_taken_by_another_server_is_said_by_nats_itself(supervisor:
 BUCKETS_OF = {
     "ingress": (subjects.BUCKET_INSTANCES, subjects.BUCKET_TENANTS, subjects.BUCKET_POLICY),
     "fleetmind": (subjects.BUCKET_TENANTS,),
-    "slomax": (subjects.BUCKET_INSTANCES, subjects.BUCKET_POLICY, subjects.BUCKET_LEASES),
+    "slomax": (
+        subjects.BUCKET_INSTANCES,
+        subjects.BUCKET_TENANTS,
+        subjects.BUCKET_POLICY,
+        subjects.BUCKET_LEASES,
+        subjects.BUCKET_LATENCY,
+    ),
     "tokenpilot": (subjects.BUCKET_INSTANCES, subjects.BUCKET_POLICY, subjects.BUCKET_LEASES),
     "telemetry_collector": (subjects.BUCKET_INSTANCES,),
     "goodput_accountant": (),
@@ -327,7 +333,10 @@ async def test_every_user_may_set_up_and_read_the_buckets_it_needs(nats_server: 
     [
         ("ingress", "tf.v1.local.request.m.completed", True),
         ("slomax", "tf.v1.local.request.m.admitted.in", True),
+        ("slomax", "tf.v1.local.request.m.queued.in", True),
+        ("slomax", "tf.v1.local.control.m", True),
         ("slomax", "tf.v1.local.request.m.completed", False),
+        ("slomax", "$KV.tenants.default", False),
         ("tokenpilot", "tf.v1.local.request.m.routed.in", True),
         ("tokenpilot", "tf.v1.local.request.m.admitted.in", False),
         ("fleetmind", "tf.v1.local.request.m.placed", True),

@@ -7,9 +7,11 @@ from tokenfleet.running_stack import RunRecord
 
 PREFIX = "TOKENFLEET_"
 OPERATOR = "operator"
-LEDGER_SERVICE = "goodput-accountant"
 OFF_THE_BUS = frozenset({"emulated-engine"})
 """Services that never connect to NATS, so they are given no password."""
+
+POSTGRES_CLIENTS = frozenset({"goodput-accountant", "ingress"})
+"""Services that keep something in Postgres: the ledger, and batches."""
 
 BLOCK_HASHERS = frozenset({"ingress", "node-agent"})
 """Services that hash token blocks, so that they alone are given the secret."""
@@ -42,7 +44,7 @@ def service_variables(service: str, record: RunRecord) -> dict[str, str]:
         variables |= nats_variables(url, record.nats_logins.get(nats_user(service)))
     if service not in BLOCK_HASHERS:
         variables.pop(f"{PREFIX}BLOCK_SECRET", None)
-    if service == LEDGER_SERVICE:
+    if service in POSTGRES_CLIENTS:
         variables[f"{PREFIX}POSTGRES_DSN"] = record.postgres_dsn
     return variables
 

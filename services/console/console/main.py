@@ -15,6 +15,7 @@ OWN_COMMANDS = {
     "run": "console.commands.run:run",
     "status": "console.commands.status:status",
     "explain": "console.commands.explain:explain_command",
+    "queue": "console.commands.queue:queue",
     "tenant": "console.commands.tenant:tenant",
     "policy": "console.commands.policy:policy",
     "contracts": "console.commands.contracts:contracts",
@@ -62,6 +63,7 @@ Examples:
   tokenfleet status                          what runs, and how it is
   tokenfleet explain REQUEST_ID              why it went where it went
   tokenfleet policy set routing=round_robin  change the fleet while it runs
+  tokenfleet queue                           what waits, and for whom
 """,
 )
 @click.version_option(package_name="tokenfleet-console", prog_name="tokenfleet")

@@ -13,7 +13,7 @@ RETRY_AFTER_S = 1.0
 def authenticate(tenants: LiveTenants, authorization: str | None) -> Tenant:
     """The tenant whose key the `Authorization` header carries.
 
-    Only the key says who asks and at which priority: inbound headers that claim either are ignored. The
+    Only the key says who asks: headers that claim a tenant are ignored. The
     look-up is by SHA-256 of a 256-bit random secret, so its timing tells nothing about a stored key.
 
     Raises:
@@ -42,22 +42,31 @@ class Concurrency:
         self._by_tenant: Counter[str] = Counter()
         self.total = 0
 
-    def refusal(self, tenant: Tenant) -> tuple[str, str, int] | None:
-        """`(reason, message, status)` when one more request of this tenant is too many."""
+    def refusal(self, tenant: Tenant | None) -> tuple[str, str, int] | None:
+        """`(reason, message, status)` when one more request is too many; None: one of this process's own.
+
+        429 in either case: there is capacity, but others have it.
+        """
         if self.total >= self._limit:
-            return "ingress_overloaded", f"This ingress already serves {self.total} requests.", 503
+            return "ingress_overloaded", f"This ingress already serves {self.total} requests.", 429
+        if tenant is None:
+            return None
         running = self._by_tenant[tenant.tenant]
         if running >= tenant.max_concurrency:
             message = f"Tenant {tenant.tenant} already has {running} requests in flight, its limit."
             return "tenant_concurrency", message, 429
         return None
 
-    def enter(self, tenant: str) -> None:
-        self._by_tenant[tenant] += 1
+    def enter(self, tenant: str | None) -> None:
+        """One more; None: of this process's own, which counts for no tenant."""
         self.total += 1
+        if tenant is not None:
+            self._by_tenant[tenant] += 1
 
-    def leave(self, tenant: str) -> None:
+    def leave(self, tenant: str | None) -> None:
         self.total -= 1
+        if tenant is None:
+            return
         self._by_tenant[tenant] -= 1
         if not self._by_tenant[tenant]:
             del self._by_tenant[tenant]

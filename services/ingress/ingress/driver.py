@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from aiohttp import web
@@ -32,6 +32,7 @@ from ingress.policy.happenings import (
     Wait,
 )
 from ingress.policy.lifecycle import Lifecycle
+from ingress.policy.token_rate import Reservation, used_tokens
 from ingress.sse import EventRelay
 from ingress.upstream import EngineAnswer
 from ingress.validation import Operation
@@ -66,9 +67,11 @@ class RequestDriver:
         gateway: Gateway,
         life: Lifecycle,
         engine_request: EngineRequest,
-        client: web.Request,
+        client: web.Request | None,
         trace: dict[str, str],
+        reservation: Reservation | None = None,
     ) -> None:
+        """`client` is None for a request of this process's own, whose answer is not streamed."""
         self.request_id = life.request_id
         self.tenant = life.tenant
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
@@ -77,6 +80,7 @@ class RequestDriver:
         self._engine_request = engine_request
         self._client = client
         self._trace = trace
+        self._reservation = reservation
         self._timer: asyncio.Timeout | None = None
         self._stopped = False
         self._relay: EventRelay | None = None
@@ -86,6 +90,16 @@ class RequestDriver:
         self._stream: web.StreamResponse | None = None
         """The answer to the client, once a stream has begun."""
         self._error_relayed = False
+
+    @property
+    def internal(self) -> bool:
+        """Whether this process asks for it itself, for a batch."""
+        return self._client is None
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """When a request that is over may be sent again, if that was said."""
+        return self._life.finish.retry_after_s if self._life.finish else None
 
     # -- the whole life
 
@@ -100,6 +114,7 @@ class RequestDriver:
             gateway.journal.accepted(life.submitted())
         except OSError as error:
             log.exception("journal cannot be written")
+            self._settle_tokens(0)
             message = "This ingress cannot account for requests now."
             raise ApiError(503, message, code="journal_unavailable", retry_after_s=1.0) from error
         gateway.enter(self)
@@ -127,13 +142,12 @@ class RequestDriver:
     def stop(self) -> None:
         """End the request now, because this process is stopping."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.reschedule(asyncio.get_running_loop().time())
+        self._set_timer(asyncio.get_running_loop().time())
 
     async def _run(self) -> None:
-        timeout_s = self._gateway.policy.current.request_timeout_s / self._gateway.clock.time_scale
         try:
-            async with asyncio.timeout(timeout_s) as self._timer:
+            async with asyncio.timeout(None) as self._timer:
+                self._follow_deadline()
                 step = self._life.begin()
                 while not isinstance(step, Finish):
                     step = await self._perform(step)
@@ -141,12 +155,25 @@ class RequestDriver:
             happening = IngressStopping if self._stopped else DeadlinePassed
             self._tell(happening(self._output_tokens()))
 
+    def _follow_deadline(self) -> None:
+        """Give up when the life cycle says that nobody waits any more."""
+        deadline_s = self._life.deadline_s
+        if deadline_s is not None and not self._stopped:
+            clock = self._gateway.clock
+            left_s = max(0.0, deadline_s - clock.now_s()) / clock.time_scale
+            self._set_timer(asyncio.get_running_loop().time() + left_s)
+
+    def _set_timer(self, when_s: float) -> None:
+        # One that has gone off is about to end the request in any case.
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(when_s)
+
     async def _perform(self, step: Step) -> Step:
         match step:
             case Ask():
                 return await self._ask(step)
             case Wait():
-                return await self._await_answer()
+                return await self._await_answer(step.for_s)
             case FallBack():
                 return self._fall_back(step)
             case CallEngine():
@@ -185,9 +212,14 @@ class RequestDriver:
             gateway.journal.ended(ended)
         except OSError:
             log.exception("journal cannot be written", request_id=ended.request_id)
+        self._settle_tokens(used_tokens(ended))
         gateway.outbox.put(ended, self._trace)
         gateway.metrics.ended(ended, self._engine_request.operation)
         log.debug("ended", request_id=ended.request_id, outcome=ended.outcome, reason=ended.reason)
+
+    def _settle_tokens(self, used: int) -> None:
+        if self._reservation is not None:
+            self._gateway.token_rates.settle(self._reservation, used)
 
     # -- deciding
 
@@ -196,10 +228,15 @@ class RequestDriver:
         await self._publish(subjects.request(submitted.site, submitted.pool, "submitted"), submitted)
         return await self._await_answer()
 
-    async def _await_answer(self) -> Step:
+    async def _await_answer(self, for_s: float | None = None) -> Step:
+        """Wait for a decider, in wall seconds; None: for as long as a decision may take."""
+        if for_s is None:
+            for_s = self._gateway.settings.ingress_decision_timeout_s
         try:
-            async with asyncio.timeout(self._gateway.settings.ingress_decision_timeout_s):
-                return self._tell(await self.answers.get())
+            async with asyncio.timeout(for_s):
+                step = self._tell(await self.answers.get())
+            self._follow_deadline()
+            return step
         except TimeoutError:
             step = self._tell(DecisionTimedOut())
             if isinstance(step, Ask):
@@ -251,6 +288,8 @@ class RequestDriver:
 
     async def _relay_answer(self, answer: EngineAnswer, record: InstanceRecord) -> Step:
         if answer.status == 200 and answer.headers.get("content-type", "").startswith("text/event-stream"):
+            if self.internal:
+                return await self._engine_failed(EngineFailed("engine_streamed_unasked"))
             return await self._relay_stream(answer, record)
         limit_bytes = self._gateway.settings.ingress_max_answer_bytes
         if answer.status == 200:
@@ -296,6 +335,10 @@ class RequestDriver:
         return self._tell(EngineCompleted(end.finish_reason or "unknown", self._output_tokens(), end.usage))
 
     async def _engine_failed(self, failure: EngineFailed) -> Step:
+        gateway = self._gateway
+        if self._life.retriable(gateway.now()):
+            share = gateway.policy.current.retry_budget_share
+            failure = replace(failure, may_retry=gateway.retries.take(share, gateway.clock.wall_s()))
         step = self._tell(failure)
         await self._publish_facts()
         return step
@@ -313,6 +356,8 @@ class RequestDriver:
             headers["x-tokenfleet-instance"] = instance
             headers["x-tokenfleet-pool"] = self._life.pool
             headers["x-tokenfleet-attempt"] = str(self._life.attempt)
+        if self._life.queue_wait_s is not None:
+            headers["x-tokenfleet-queue-wait-s"] = f"{self._life.queue_wait_s:.3f}"
         if answer is not None:
             headers["content-type"] = answer.headers.get("content-type", "application/json")
         return headers
@@ -323,6 +368,7 @@ class RequestDriver:
     async def _open_stream(self, answer: EngineAnswer, record: InstanceRecord) -> web.StreamResponse:
         headers = self._headers(answer, record.instance) | {"cache-control": "no-cache"}
         response = web.StreamResponse(headers=headers)
+        assert self._client is not None
         await response.prepare(self._client)
         return response
 

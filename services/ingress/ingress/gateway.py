@@ -15,6 +15,8 @@ from ingress.metrics import Metrics
 from ingress.outbox import Outbox
 from ingress.policy.fallback import least_loaded
 from ingress.policy.happenings import FellBack, Instant
+from ingress.policy.retry_budget import RetryBudget
+from ingress.policy.token_rate import TokenRates
 from ingress.prompt import Prompts
 from ingress.settings import IngressSettings
 from ingress.tokenization.engine import EngineTokenizers
@@ -24,7 +26,7 @@ from ingress.upstream import EngineClient
 from tokenfleet import subjects
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.fleet import InstanceRecord
-from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Refused, Routed
+from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Queued, Refused, Routed
 from tokenfleet.errors import ConfigurationError, ContractError
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
@@ -66,6 +68,8 @@ class Gateway:
         self.outbox = Outbox(self.bus, self.journal)
         self.metrics = Metrics(self.observability.meter, self.journal)
         self.concurrency = Concurrency(settings.ingress_max_requests)
+        self.token_rates = TokenRates()
+        self.retries = RetryBudget()
         self.in_flight: dict[str, RequestDriver] = {}
         self.at_instance: Counter[str] = Counter()
         """Requests this ingress has at each instance."""
@@ -91,14 +95,15 @@ class Gateway:
     def enter(self, driver: "RequestDriver") -> None:
         """A request was accepted: answers for it can arrive from now on."""
         self.in_flight[driver.request_id] = driver
-        self.concurrency.enter(driver.tenant)
+        self.concurrency.enter(None if driver.internal else driver.tenant)
+        self.retries.request(self.clock.wall_s())
         self.metrics.in_flight.add(1)
         self._idle.clear()
 
     def leave(self, driver: "RequestDriver") -> None:
         """It is over."""
         del self.in_flight[driver.request_id]
-        self.concurrency.leave(driver.tenant)
+        self.concurrency.leave(None if driver.internal else driver.tenant)
         self.metrics.in_flight.add(-1)
         if not self.in_flight:
             self._idle.set()
@@ -190,7 +195,7 @@ class Gateway:
             log.warning("answer dropped", subject=message.subject, error=str(error))
             return
         driver = self.in_flight.get(answer.request_id)
-        if driver is not None and isinstance(answer, Admitted | Refused | Routed):
+        if driver is not None and isinstance(answer, Queued | Admitted | Refused | Routed):
             driver.answers.put_nowait(answer)
 
     def _settle_left_over(self) -> None:

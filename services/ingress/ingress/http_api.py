@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import uuid
 
 import structlog
 from aiohttp import web
@@ -10,17 +9,14 @@ from aiohttp.typedefs import Handler
 from opentelemetry.trace import SpanKind
 
 from ingress import validation
-from ingress.auth import RETRY_AFTER_S, authenticate, may_use
-from ingress.driver import EngineRequest, RequestDriver
+from ingress.acceptance import accept
+from ingress.auth import authenticate, may_use
 from ingress.errors import ApiError
 from ingress.gateway import Gateway
-from ingress.policy.happenings import Instant, TurnedAway
-from ingress.policy.lifecycle import NO_INSTANCE_RETRY_AFTER_S, Lifecycle
-from ingress.prompt import PromptAccount
+from ingress.policy import asked
+from ingress.policy.happenings import Instant
 from ingress.validation import ApiRequest, Operation
-from tokenfleet.blocks import CHARS_PER_TOKEN
 from tokenfleet.contracts.policy import Tenant
-from tokenfleet.contracts.requests import RequestSpec
 from tokenfleet.service import prometheus_metrics
 
 log = structlog.get_logger(__name__)
@@ -103,58 +99,24 @@ class HttpApi:
         arrived: Instant,
         trace: dict[str, str],
     ) -> web.StreamResponse:
-        gateway, (model, version) = self._gateway, known
-        records = gateway.ready_records(model, version)
-        refusal = self._refusal(tenant, api.fields.model, bool(records))
-        account = PromptAccount(len(api.body) // CHARS_PER_TOKEN, b"")
-        if refusal is None:
-            account = await gateway.prompts.account(api, records)
-            gateway.metrics.tokenized(model, account.method)
-            # Others may have come in while a long prompt was tokenized.
-            refusal = self._refusal(tenant, api.fields.model, ready=True)
-        timeout_s = gateway.policy.current.request_timeout_s / gateway.clock.time_scale
-        spec = RequestSpec(
-            model=model,
-            version=version,
-            entry_site=gateway.settings.site,
-            ingress=gateway.settings.replica,
-            input_tokens=account.input_tokens,
-            max_output_tokens=api.max_output_tokens,
-            block_size_tokens=records[0].block_size_tokens if records else 0,
-            blocks=account.blocks,
-            stream=api.stream,
-            service_tier=api.fields.service_tier,
-            deadline_ns=arrived.unix_ns + int(timeout_s * 1e9),
+        gateway = self._gateway
+        classes = gateway.policy.current.objectives.keys()
+        try:
+            wanted = asked.read(request.headers, api.fields.service_tier, tenant.tier, classes)
+        except asked.UnacceptableError as error:
+            raise ApiError(400, str(error), param=error.name, code="invalid_value") from error
+        driver, refusal = await accept(
+            gateway,
+            tenant,
+            api,
+            known,
+            wanted,
+            arrived,
+            client=request,
+            trace=trace,
             client_request_id=validation.client_request_id(request.headers.get("x-request-id")),
         )
-        life = Lifecycle(
-            request_id=uuid.uuid4().hex,
-            tenant=tenant.tenant,
-            site=gateway.settings.site,
-            request=spec,
-            at=arrived,
-            time_scale=gateway.clock.time_scale,
-            input_exact=account.exact,
-        )
-        engine_request = EngineRequest(
-            api.operation, api.engine_body(model), api.stream, strip_usage=not api.wants_usage
-        )
-        driver = RequestDriver(gateway, life, engine_request, request, trace)
         return await (driver.serve() if refusal is None else driver.turn_away(refusal))
-
-    def _refusal(self, tenant: Tenant, model: str, ready: bool) -> TurnedAway | None:
-        """Why ingress itself cannot take a valid request now, if it cannot."""
-        gateway = self._gateway
-        if gateway.stopping:
-            return TurnedAway(503, "ingress_stopping", "This ingress is stopping.", RETRY_AFTER_S)
-        if not ready:
-            message = f"No instance of {model} is ready. Try again shortly."
-            return TurnedAway(503, "no_ready_instance", message, NO_INSTANCE_RETRY_AFTER_S)
-        crowded = gateway.concurrency.refusal(tenant)
-        if crowded is not None:
-            reason, message, status = crowded
-            return TurnedAway(status, reason, message, RETRY_AFTER_S)
-        return None
 
     async def _read_body(self, request: web.Request) -> bytes:
         """The body, refused as soon as it is known to be too long.

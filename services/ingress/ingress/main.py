@@ -2,6 +2,8 @@
 
 from aiohttp import web
 
+from ingress.batch.life_cycle import LifeCycleAsk
+from ingress.batch.service import BatchService
 from ingress.gateway import Gateway
 from ingress.http_api import HttpApi
 from ingress.settings import IngressSettings
@@ -19,9 +21,12 @@ async def start(service: Service[IngressSettings]) -> None:
     settings = service.settings
     gateway = Gateway(service)
     await gateway.start()
-    service.health = gateway.health
+    service.health = lambda: {**gateway.health(), "batch": batches.health()}
+    batches = BatchService(service, gateway, LifeCycleAsk(gateway))
+    app = HttpApi(gateway).app()
+    batches.add_routes(app)
     runner = web.AppRunner(
-        HttpApi(gateway).app(),
+        app,
         access_log=None,
         handler_cancellation=True,
         max_line_size=settings.ingress_max_header_bytes,
@@ -43,6 +48,7 @@ async def start(service: Service[IngressSettings]) -> None:
 
     async def stop() -> None:
         gateway.stopping = True
+        batches.stop_claiming()
         await site.stop()
         await gateway.wait_idle(settings.ingress_drain_timeout_s)
         for driver in list(gateway.in_flight.values()):

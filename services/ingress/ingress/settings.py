@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tokenfleet.settings import Settings
+from ingress.batch.settings import BatchSettings
 
 
-class IngressSettings(Settings):
+class IngressSettings(BatchSettings):
     """Limits protect this process; timeouts guard against silent peers and are in wall seconds.
 
     How long a request may take is not set here: that is the policy's `request_timeout_s`, in engine seconds.

@@ -1,27 +1,37 @@
-"""SLOMax: decides whether a placed request runs, one deciding replica per pool."""
+"""SLOMax: decides whether and when a placed request runs, one deciding replica per pool.
+
+The deciding replica keeps the queues in memory. Its standbys remember what it has not decided yet, so the one that
+takes over goes on with the same requests in the same order; what it missed, ingress asks for again.
+"""
 
 from collections import defaultdict
+from dataclasses import dataclass
 
-from slomax.policy.admission import Admit, Decision, decide
-from slomax.policy.classify import classify, objective_for
+from slomax import events
+from slomax.health import control_of, queues_of
+from slomax.policy.admission import Keep, Refuse, Start, Verdict
+from slomax.policy.classify import entry_of
+from slomax.policy.entry import Entry
+from slomax.policy.pool import PoolAdmission
+from slomax.policy.scheduler import Place
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
+from tokenfleet.contracts.control import GoodputWindow
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.latency import PoolLatency
+from tokenfleet.contracts.policy import Tenant
 from tokenfleet.contracts.requests import (
     Admitted,
     Ended,
     FirstToken,
-    Objective,
     Placed,
     Refused,
     Retried,
     Routed,
-    next_event,
 )
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
-from tokenfleet.live import LivePolicy, taken_s, watch_fleet, watch_latency
+from tokenfleet.live import LivePolicy, LiveTenants, taken_s, watch_fleet, watch_latency
 from tokenfleet.load import LoadView, OutputLengths
 from tokenfleet.request_events import follow_requests
 from tokenfleet.service import Service, run_service
@@ -29,6 +39,20 @@ from tokenfleet.settings import Settings
 
 REQUEST_MEMORY_S = 1200.0
 """Engine seconds after which a request whose end was never reported is forgotten."""
+RELEASE_EVERY_S = 0.02
+"""Wall seconds between two looks at the queues; how often they are really judged is theirs (LOOK_EVERY_S)."""
+ANNOUNCE_EVERY_S = 2.0
+ANNOUNCED_FOR_S = 5.0
+"""How long a `queued` answer holds: two announcements may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request in a queue, and what is needed to answer for it."""
+
+    event: Placed
+    headers: dict[str, str]
+    entry: Entry
 
 
 class SloMax:
@@ -44,14 +68,22 @@ class SloMax:
         self._load = LoadView()
         self._lengths: dict[str, OutputLengths] = defaultdict(OutputLengths)
         self._policy = LivePolicy()
+        self._tenants = LiveTenants()
         self._leases = Leases(service.bus, service.clock, "slomax", settings.site, settings.replica)
+        self._pools: dict[str, PoolAdmission] = {}
+        """Of the pools decided here."""
+        self._waiting: dict[str, _Waiting] = {}
+        self._undecided: dict[str, tuple[Placed, dict[str, str]]] = {}
+        """What another replica has to decide, oldest first."""
         self._answers: dict[str, Admitted | Refused] = {}
         self._observations: dict[str, int] = {}
         """By pool, on how many observations what TokenPilot last said of it rests."""
+        self._windows_ignored = 0
 
     async def start(self) -> None:
         service = self._service
         await self._policy.watch(self._bus)
+        await self._tenants.watch(self._bus)
         await watch_fleet(
             self._bus,
             self._site,
@@ -62,36 +94,65 @@ class SloMax:
         )
         await watch_latency(self._bus, self._site, self._learned)
         await follow_requests(self._bus, self._site, self._clock, self)
+        await self._follow_other_replicas()
         await self._bus.subscribe(
             subjects.request_events(self._site, "placed"), Placed, self._placed, ordered=True
         )
+        await self._hear_goodput()
         service.every(RENEW_S, self._keep_leases)
+        service.every(RELEASE_EVERY_S, self._release)
+        service.every(ANNOUNCE_EVERY_S, self._announce)
+        service.every(1.0, self._adjust)
         service.every(5.0, self._expire)
         service.on_stop(self._leases.release)
-        service.health = lambda: {
-            "deciding": self._leases.held(),
-            "in_flight": len(self._load),
-            "observations": self._observations,
-        }
+        service.health = self._health
         self._decisions = service.observability.meter.create_counter(
             "tokenfleet.slomax.decisions", description="Requests admitted and refused, by class and reason."
         )
+        self._waits = service.observability.meter.create_histogram(
+            "tokenfleet.slomax.queue_wait", unit="s", description="Engine seconds until a decision, by class."
+        )
 
-    async def _keep_leases(self) -> None:
-        await self._leases.keep(list(self._fleet.pools()))
-
-    async def _expire(self) -> None:
+    def _health(self) -> dict[str, object]:
         now_s = self._clock.now_s()
-        lost = self._load.expire(now_s - REQUEST_MEMORY_S, now_s)
-        if lost:
-            self._service.log.warning("requests without an end forgotten", count=lost)
-        now_ns = self._clock.unix_ns()
-        memory_ns = int(REQUEST_MEMORY_S / self._clock.time_scale * 1e9)
-        self._answers = {
-            request_id: answer
-            for request_id, answer in self._answers.items()
-            if now_ns - answer.time_ns < memory_ns
+        return {
+            "deciding": self._leases.held(),
+            "in_flight": len(self._load),
+            "observations": self._observations,
+            "goodput_windows_ignored": self._windows_ignored,
+            "queues": {
+                pool: queues_of(admission, self._instances(pool), now_s)
+                for pool, admission in self._pools.items()
+            },
+            "control": {
+                pool: control_of(admission, self._policy.current) for pool, admission in self._pools.items()
+            },
         }
+
+    # -- what others say
+
+    async def _follow_other_replicas(self) -> None:
+        async def decided(event: Admitted | Refused, _: Delivery) -> None:
+            self._undecided.pop(event.request_id, None)
+
+        for name, kind in (("admitted", Admitted), ("refused", Refused)):
+            subject = subjects.request_events(self._site, name, answer=True)
+            await self._bus.subscribe(subject, kind, decided, ordered=True)
+
+    async def _hear_goodput(self) -> None:
+        broker = await self._service.broker()
+
+        @broker.subscriber(subjects.goodputs(self._site))
+        async def goodput(window: GoodputWindow) -> None:
+            admission = self._pools.get(window.pool)
+            if admission is None:
+                return
+            seen = events.evidence(window, self._clock.unix_ns())
+            if isinstance(seen, str):
+                self._windows_ignored += 1
+                self._service.log.warning("goodput window ignored", pool=window.pool, problem=seen)
+            else:
+                admission.ledger_window(window.request_class, seen)
 
     def _record_changed(self, instance: str, record: InstanceRecord | None) -> None:
         if record is None:
@@ -126,84 +187,222 @@ class SloMax:
 
     def first_token(self, event: FirstToken, now_s: float) -> None:
         self._load.first_token(event.request_id, now_s)
+        if (admission := self._pools.get(event.pool)) is not None:
+            admission.first_token(event.request_id, now_s)
 
     def retried(self, event: Retried, now_s: float) -> None:
         self._load.ended(event.request_id, event.attempt, now_s)
+        if (admission := self._pools.get(event.pool)) is not None:
+            admission.attempt_failed(event.request_id)
 
     def ended(self, event: Ended, now_s: float) -> None:
         self._load.ended(event.request_id, event.attempt, now_s)
         self._answers.pop(event.request_id, None)
+        self._undecided.pop(event.request_id, None)
+        self._waiting.pop(event.request_id, None)
+        for admission in self._pools.values():
+            # Ingress does not know the pool of a request that ends while it waits.
+            admission.ended(
+                event.request_id,
+                now_s,
+                completed=event.outcome == "completed",
+                output_tokens=event.output_tokens,
+                reused_tokens=event.reused_tokens,
+                client_left=event.outcome == "cancelled",
+            )
+
+    # -- whose decision it is
+
+    async def _keep_leases(self) -> None:
+        await self._leases.keep(list(self._fleet.pools()))
+        held = set(self._leases.held())
+        for pool in self._pools.keys() - held:
+            self._drop(pool)
+        for pool in held - self._pools.keys():
+            self._pools[pool] = PoolAdmission(self._load, self._lengths[pool])
+            left_over = [kept for kept in self._undecided.values() if kept[0].pool == pool]
+            for event, headers in left_over:
+                del self._undecided[event.request_id]
+                await self._consider(self._pools[pool], event, headers)
+
+    def _drop(self, pool: str) -> None:
+        """Another replica may decide for a pool now: what waits here is its business."""
+        del self._pools[pool]
+        for request_id, kept in list(self._waiting.items()):
+            if kept.event.pool == pool:
+                del self._waiting[request_id]
+                self._undecided[request_id] = kept.event, kept.headers
+
+    # -- requests
 
     async def _placed(self, event: Placed, delivery: Delivery) -> None:
-        if not self._leases.holds(event.pool):
-            return
-        with self._service.observability.span(
+        span = self._service.observability.span(
             "slomax.admit", delivery.headers, {"tokenfleet.request_id": event.request_id}
-        ) as headers:
-            answer = self._answers.get(event.request_id)
-            if answer is None or answer.attempt != event.attempt:
-                answer = self._answers[event.request_id] = self._decide(event)
-            name = "admitted" if isinstance(answer, Admitted) else "refused"
-            subject = subjects.request(self._site, event.pool, name, event.request.ingress)
-            await self._bus.publish(subject, answer, headers=headers)
-
-    def _judge(self, event: Placed, objective: Objective) -> Decision:
-        policy = self._policy.current
-        if event.attempt > 1:
-            # It was admitted once already: refusing the retry now would break that promise.
-            return Admit(None, "retry")
-        if not policy.admission:
-            return Admit(None, "admission_off")
-        return decide(
-            event.request,
-            objective,
-            self._fleet.ready(event.pool, self._clock.wall_s()),
-            self._load,
-            self._lengths[event.pool],
-            self._clock.now_s(),
-            wait_share_of_slack=policy.wait_share_of_slack,
         )
+        with span as headers:
+            admission = self._pools.get(event.pool)
+            if admission is None or not self._leases.holds(event.pool):
+                self._undecided[event.request_id] = event, headers
+                return
+            await self._consider(admission, event, headers)
 
-    def _count(self, request_class: str, decision: Decision) -> None:
+    async def _consider(self, admission: PoolAdmission, event: Placed, headers: dict[str, str]) -> None:
+        answer = self._answers.get(event.request_id)
+        if answer is not None and answer.attempt == event.attempt:
+            await self._publish(event, answer, headers)  # ingress asked again: the same answer
+            return
+        kept = self._waiting.get(event.request_id)
+        if kept is not None:
+            place = admission.place_of(event.request_id, self._instances(event.pool))
+            if place is not None:
+                await self._say_queued(kept, place, "asked_again")
+                return
+        entry = self._entry(event)
+        verdict = self._judge(admission, event, entry)
+        if isinstance(verdict, Keep):
+            waiting = self._waiting[event.request_id] = _Waiting(event, headers, entry)
+            place = admission.place_of(event.request_id, self._instances(event.pool))
+            await self._say_queued(waiting, place or Place(0, 0.0), verdict.reason)
+        else:
+            await self._answer(event, headers, entry, verdict)
+
+    def _instances(self, pool: str) -> int:
+        return len(self._fleet.ready(pool, self._clock.wall_s()))
+
+    def _judge(self, admission: PoolAdmission, event: Placed, entry: Entry) -> Verdict:
+        instances = self._fleet.ready(event.pool, self._clock.wall_s())
+        return admission.submit(entry, instances, self._policy.current, self._clock.now_s())
+
+    def _entry(self, event: Placed) -> Entry:
+        """A request whose wait counts from now: other machines' clocks may be off, and that nobody decided before is no
+        sign of a busy fleet."""
+        now_s, unix_ns, scale = self._clock.now_s(), self._clock.unix_ns(), self._clock.time_scale
+        request = event.request
+        policy = self._policy.current
+        left_s = (
+            (request.deadline_ns - unix_ns) / 1e9 * scale if request.deadline_ns else policy.request_timeout_s
+        )
+        tenant = self._tenants.by_name.get(event.tenant, Tenant(tenant=event.tenant))
+        return entry_of(event.request_id, event.attempt, request, tenant, policy, now_s, now_s, left_s)
+
+    async def _release(self) -> None:
+        policy = self._policy.current
+        for pool, admission in list(self._pools.items()):
+            if not len(admission) or not self._leases.holds(pool):
+                continue
+            instances = self._fleet.ready(pool, self._clock.wall_s())
+            for released in admission.release(instances, policy, self._clock.now_s()):
+                kept = self._waiting.pop(released.entry.request_id, None)
+                if kept is not None:
+                    await self._answer(kept.event, kept.headers, kept.entry, released.verdict)
+
+    async def _answer(
+        self, event: Placed, headers: dict[str, str], entry: Entry, verdict: Start | Refuse
+    ) -> None:
+        now_s, time_ns = self._clock.now_s(), self._clock.unix_ns()
+        waited_s = now_s - entry.arrived_s
+        if isinstance(verdict, Start):
+            self._credit(entry, verdict, now_s)
+            tenant = self._tenants.by_name.get(event.tenant)
+            answer: Admitted | Refused = events.admitted(
+                event,
+                entry,
+                verdict,
+                events.timeout_s(entry, self._policy.current, tenant),
+                site=self._site,
+                time_ns=time_ns,
+                waited_s=waited_s,
+                kept_free=self._pools[event.pool].kept_free(entry) if event.pool in self._pools else (),
+            )
+        else:
+            answer = events.refused(event, entry, verdict, site=self._site, time_ns=time_ns)
+        self._answers[event.request_id] = answer
         attributes = {
-            "tokenfleet.class": request_class,
-            "tokenfleet.decision": "admitted" if isinstance(decision, Admit) else "refused",
-            "tokenfleet.reason": decision.reason,
+            "tokenfleet.class": entry.request_class,
+            "tokenfleet.decision": "admitted" if isinstance(verdict, Start) else "refused",
+            "tokenfleet.reason": verdict.reason,
         }
         self._decisions.add(1, attributes)
+        self._waits.record(waited_s, {"tokenfleet.class": entry.request_class})
+        await self._publish(event, answer, headers)
 
-    def _decide(self, event: Placed) -> Admitted | Refused:
-        request = event.request
-        request_class, class_reason = classify(request, self._policy.current)
-        objective = objective_for(request_class, request, self._policy.current)
-        decision = self._judge(event, objective)
-        self._count(request_class, decision)
-        if isinstance(decision, Admit):
-            return next_event(
-                Admitted,
-                "admitted",
-                event,
-                site=self._site,
-                time_ns=self._clock.unix_ns(),
-                request_class=request_class,
-                request=request,
-                objective=objective,
-                reason=f"{decision.reason}; class by {class_reason}",
-                predicted_ttft_s=decision.predicted_ttft_s,
-            )
-        return next_event(
-            Refused,
-            "refused",
+    def _credit(self, entry: Entry, start: Start, now_s: float) -> None:
+        """Count it where it will most likely run, until TokenPilot says where it does."""
+        if start.instance is None:
+            return
+        self._load.routed(
+            entry.request_id,
+            entry.attempt,
+            start.instance,
+            entry.tokens,
+            0,
+            now_s,
+            tpot_objective_s=entry.objective.tpot_s,
+            max_output_tokens=entry.request.max_output_tokens,
+            expected=True,
+        )
+
+    async def _publish(self, event: Placed, answer: Admitted | Refused, headers: dict[str, str]) -> None:
+        name = "admitted" if isinstance(answer, Admitted) else "refused"
+        subject = subjects.request(self._site, event.pool, name, event.request.ingress)
+        await self._bus.publish(subject, answer, headers=headers)
+
+    async def _say_queued(self, kept: _Waiting, place: Place, reason: str) -> None:
+        event = kept.event
+        tenant = self._tenants.by_name.get(event.tenant)
+        answer = events.queued(
             event,
+            kept.entry,
+            place,
+            reason,
+            events.timeout_s(kept.entry, self._policy.current, tenant),
             site=self._site,
             time_ns=self._clock.unix_ns(),
-            request_class=request_class,
-            status=decision.status,
-            reason=decision.reason,
-            message=decision.message,
-            retry_after_s=decision.retry_after_s,
-            objective=objective,
+            valid_s=ANNOUNCED_FOR_S,
         )
+        subject = subjects.request(self._site, event.pool, "queued", event.request.ingress)
+        await self._bus.publish(subject, answer, headers=kept.headers)
+
+    # -- now and then
+
+    async def _announce(self) -> None:
+        """Tell every ingress that its requests still wait here, and where they stand."""
+        for pool, admission in list(self._pools.items()):
+            if not len(admission) or not self._leases.holds(pool):
+                continue
+            for request_id, place in list(admission.places(self._instances(pool))):
+                kept = self._waiting.get(request_id)
+                if kept is not None:
+                    await self._say_queued(kept, place, "waiting")
+
+    async def _adjust(self) -> None:
+        for pool, admission in list(self._pools.items()):
+            if not self._leases.holds(pool):
+                continue
+            for change in admission.adjust(self._policy.current, self._clock.now_s()):
+                self._service.log.info(
+                    "feedback", pool=pool, knob=change.knob, after=change.after, reason=change.reason
+                )
+                message = events.adjusted(change, pool, site=self._site, time_ns=self._clock.unix_ns())
+                await (await self._service.broker()).publish(message, subjects.control(self._site, pool))
+
+    async def _expire(self) -> None:
+        now_s = self._clock.now_s()
+        lost = self._load.expire(now_s - REQUEST_MEMORY_S, now_s)
+        if lost:
+            self._service.log.warning("requests without an end forgotten", count=lost)
+        now_ns = self._clock.unix_ns()
+        memory_ns = int(REQUEST_MEMORY_S / self._clock.time_scale * 1e9)
+        self._answers = {
+            request_id: answer
+            for request_id, answer in self._answers.items()
+            if now_ns - answer.time_ns < memory_ns
+        }
+        self._undecided = {
+            request_id: kept
+            for request_id, kept in self._undecided.items()
+            if now_ns - kept[0].time_ns < memory_ns
+        }
 
 
 async def start(service: Service[Settings]) -> None:

@@ -243,6 +243,7 @@ class TokenPilot:
             matched,
             self._clock.now_s(),
             offloaded_blocks=self._index.offloaded(blocks, matched),
+            kept_free=event.kept_free,
             routing=self._policy.current.routing,
             draw=draw,
             quality=self._kv.quality,

@@ -17,7 +17,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
-from nats.js.errors import BucketNotFoundError
+from nats.js.api import StreamConfig
+from nats.js.client import JetStreamContext
+from nats.js.errors import BadRequestError, BucketNotFoundError
 from nats.js.errors import Error as JetStreamError
 
 from tokenfleet.bus.bucket import Bucket
@@ -39,6 +41,10 @@ RECONNECT_WAIT_S = 0.25
 DRAIN_S = 2.0
 """How long handlers may take to finish when the process stops."""
 MESSAGE_ID = "Nats-Msg-Id"
+OPERATOR = "operator"
+"""The user that may change streams (infra/nats/permissions.conf)."""
+STREAM_DIFFERS = 10058
+"""The server's error code for a stream of that name with another configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Bus:
         client.options["max_reconnect_attempts"] = -1
         try:
             await bus._window.start()
-            await bus._ensure_streams()
+            await bus._ensure_streams(may_change=user in (None, OPERATOR))
         except BaseException:
             await client.close()
             raise
@@ -123,11 +129,11 @@ class Bus:
             async with asyncio.timeout(timeout_s):
                 await self._reconnected.wait()
 
-    async def _ensure_streams(self) -> None:
+    async def _ensure_streams(self, *, may_change: bool) -> None:
         js = self._client.jetstream()
         for config in STREAMS:
             try:
-                await js.add_stream(config)
+                await _ensure_stream(js, config, may_change)
             except (NatsError, TimeoutError) as error:
                 raise UnavailableError(
                     f"NATS stream {config.name} cannot be set up: {error}. Check that the server runs with "
@@ -321,6 +327,19 @@ class Bus:
                 await self._client.flush()
         with contextlib.suppress(NatsError, RuntimeError):
             await self._client.close()
+
+
+async def _ensure_stream(js: JetStreamContext, config: StreamConfig, may_change: bool) -> None:
+    try:
+        await js.add_stream(config)
+    except BadRequestError as error:
+        if error.err_code != STREAM_DIFFERS:
+            raise
+        # Another version set it up. The operator connects first when a stack starts, and brings it up to date.
+        if may_change:
+            await js.update_stream(config)
+        else:
+            log.warning("stream is of another version; any operator command updates it", stream=config.name)
 
 
 def _without_login(url: str) -> str:

@@ -70,6 +70,21 @@ class GoodputWindow(ControlMessage):
     good_tokens: int
 
 
+class Adjusted(ControlMessage):
+    """SLOMax's feedback moved a knob of a pool, and the window of outcomes it did so on."""
+
+    pool: str
+    request_class: str | None = Field(default=None, description="None: the knob is of the whole pool.")
+    knob: str = Field(description="As the policy names it, where it is a setting of the policy.")
+    before: float = Field(description="Of a margin: as a multiple of what the policy has.")
+    after: float
+    reason: str
+    offered: int | None = Field(default=None, description="Requests of the window that are over.")
+    admitted: int | None = None
+    refused: int | None = None
+    met: int | None = Field(default=None, description="Of the admitted, those that met their objective.")
+
+
 class Plan(ControlMessage):
     """FleetMind's view of where each model can run, and why."""
 

@@ -1,8 +1,11 @@
 """The registry and the telemetry of engine instances."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+Cost = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,21 +16,21 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    base_s: float
+    base_s: Cost
     """t0: fixed cost of an iteration."""
-    decode_s_per_request: float
+    decode_s_per_request: Cost
     """td"""
-    decode_s_per_context_token: float
+    decode_s_per_context_token: Cost
     """tc"""
-    prefill_s_per_token: float
+    prefill_s_per_token: Cost
     """tp"""
-    attention_s_per_token_pair: float
+    attention_s_per_token_pair: Cost
     """ta"""
-    kv_capacity_tokens: int
-    iteration_budget_tokens: int
-    max_running_requests: int
-    max_context_tokens: int = 131_072
-    restore_s_per_token: float = 0.0
+    kv_capacity_tokens: Count
+    iteration_budget_tokens: Count
+    max_running_requests: Count
+    max_context_tokens: Count = 131_072
+    restore_s_per_token: Cost = 0.0
     """To bring one token's KV back from host memory or disk; 0 where nothing is offloaded."""
 
 

@@ -1,5 +1,6 @@
 """Live configuration: the policy and the tenants, kept in KV buckets, watched by the services."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -7,7 +8,14 @@ import msgspec
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
+CLASSES = ("interactive", "long_context", "batch")
+"""The classes requests are sorted into unasked. A request may also name a class that the policy has objectives for."""
+
 Routing = Literal["predicted", "least_requests", "round_robin"]
+Tier = Literal["priority", "default", "flex"]
+WhenLate = Literal["refuse", "degrade", "wait"]
+"""What becomes of a request that is predicted to miss its objective: refused early, moved to the batch class, or
+queued for as long as it takes."""
 
 
 class ClassObjective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -17,6 +25,27 @@ class ClassObjective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ttft_input_tokens: Positive = 16_000
     tpot_s: Positive | None = None
     e2e_s: Positive | None = None
+    timeout_s: Positive | None = None
+    """After this nobody waits for the answer any more; None: the policy's `request_timeout_s`."""
+    percentile: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.95
+    """The share of admitted requests that should meet it: what feedback steers for."""
+
+
+class ClassShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A class's share of a pool's time: the floor is guaranteed while it has requests, the ceiling holds while
+    others have."""
+
+    floor: Share = 0.0
+    ceiling: Share = 1.0
+
+
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bounds of one class's queue of one pool."""
+
+    requests: Annotated[int, msgspec.Meta(gt=0)] = 5_000
+    input_tokens: Annotated[int, msgspec.Meta(gt=0)] = 100_000_000
+    wait_s: Positive = 60.0
+    """For interactive classes; batch waits for its deadline."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,9 +53,32 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     routing: Routing = "predicted"
     admission: bool = True
-    wait_share_of_slack: Share = 0.4
+    wait_share_of_slack: Share = 0.8
     """Refuse when the predicted wait exceeds this share of the slack left after the own prefill."""
+    hold_share_of_slack: Share = 0.8
+    """A request may do more harm the more of its slack is gone, all that is allowed from this share on."""
+    misses_allowed: Positive = 0.5
+    """Start a request only where it is expected to push at most so many others over their objective."""
+    when_late: WhenLate = "refuse"
     long_context_tokens: Annotated[int, msgspec.Meta(gt=0)] = 16_000
+    long_prefills_per_instance: Annotated[int, msgspec.Meta(gt=0)] = 1
+    """Prompts of the long_context class that may be computed at one instance at a time."""
+    long_prefills_share: Share = 0.75
+    """Of a pool's instances, how many may compute such prompts at a time; always at least one."""
+    kv_reserve_share: Share = 0.05
+    """Of an instance's KV, kept free for answers that grow there."""
+    shares: dict[str, ClassShare] = msgspec.field(
+        default_factory=lambda: {
+            "interactive": ClassShare(floor=0.5),
+            "long_context": ClassShare(floor=0.2),
+            "batch": ClassShare(floor=0.02),
+        }
+    )
+    queue: QueueLimits = QueueLimits()
+    feedback: bool = True
+    """Let outcomes move margins and shares within their bounds; off: they stay as configured."""
+    retry_budget_share: Share = 0.1
+    """Retries may be at most this share of requests, so that an outage is not amplified."""
     request_timeout_s: Positive = 600.0
     objectives: dict[str, ClassObjective] = msgspec.field(
         default_factory=lambda: {
@@ -42,10 +94,63 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     tenant: str
     key_hashes: tuple[str, ...] = ()
-    tier: Literal["priority", "default", "flex"] = "default"
+    tier: Tier = "default"
+    """The highest `service_tier` its requests may have."""
     models: tuple[str, ...] | None = None
     """Models it may use; None: all."""
     sites: tuple[str, ...] | None = None
     """Sites its requests may run on; None: all."""
-    max_concurrency: int = 1024
+    weight: Positive = 1.0
+    """Its share of a contended class against other tenants' weights."""
+    max_concurrency: Annotated[int, msgspec.Meta(gt=0)] = 1024
+    tokens_per_minute: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    """Input and output tokens together; reserved when a request is accepted, settled when it ends. None: no limit."""
+    when_late: WhenLate | None = None
+    """None: the policy's."""
+    objectives: dict[str, ClassObjective] = {}
+    """By class, where they differ from the policy's."""
     schema: int = 1
+
+
+def problems(policy: Policy) -> list[str]:
+    """Why the settings of a policy cannot hold together, one sentence each; none when they can."""
+    found: list[str] = []
+    known = {*CLASSES, *policy.objectives}
+    floors = {name: share.floor for name, share in policy.shares.items() if share.floor}
+    if sum(floors.values()) > 1.0 + 1e-9:
+        listed = ", ".join(f"{name} {floor:g}" for name, floor in floors.items())
+        found.append(
+            f"The floors in shares add up to {sum(floors.values()):g}, more than the whole: {listed}."
+        )
+    for name, share in policy.shares.items():
+        if name not in known:
+            found.append(f"shares.{name}: there is no class {name}. Known: {', '.join(sorted(known))}.")
+        if share.ceiling < share.floor:
+            found.append(
+                f"shares.{name}: its ceiling ({share.ceiling:g}) is below its floor ({share.floor:g})."
+            )
+    if policy.kv_reserve_share >= 1.0:
+        found.append("kv_reserve_share=1 leaves no KV for any request.")
+    return found + objective_problems(policy.objectives)
+
+
+def tenant_problems(tenant: Tenant, policy: Policy) -> list[str]:
+    """Why a tenant's settings cannot hold together under a policy, one sentence each; none when they can."""
+    known = {*CLASSES, *policy.objectives}
+    unknown = [
+        f"objectives.{name}: there is no class {name}. Known: {', '.join(sorted(known))}."
+        for name in tenant.objectives
+        if name not in known
+    ]
+    return unknown + objective_problems(tenant.objectives)
+
+
+def objective_problems(objectives: Mapping[str, ClassObjective]) -> list[str]:
+    """Promises that nobody can keep, or nobody waits for."""
+    found: list[str] = []
+    for name, promised in objectives.items():
+        for shorter, longer in (("ttft_s", "e2e_s"), ("ttft_s", "timeout_s"), ("e2e_s", "timeout_s")):
+            least, most = getattr(promised, shorter), getattr(promised, longer)
+            if least is not None and most is not None and most < least:
+                found.append(f"objectives.{name}: {longer} ({most:g}) is less than {shorter} ({least:g}).")
+    return found

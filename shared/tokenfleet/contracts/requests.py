@@ -1,4 +1,4 @@
-"""A request's life: `submitted -> placed -> admitted | refused -> routed -> first_token -> <outcome>`.
+"""A request's life: `submitted -> placed -> [queued ->] admitted | refused -> routed -> first_token -> <outcome>`.
 
 Ingress owns a request, so it alone publishes the outcome (`Ended`), exactly one per request, with everything
 the ledger needs. `Refused` is a decider's answer to an ingress; `rejected` is the outcome that follows.
@@ -43,8 +43,17 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stream: bool = False
     task: str | None = None
     service_tier: str | None = None
+    """The tier in force: what the client asked for, bounded by its tenant's."""
+    objective: Objective | None = None
+    """What the client asked for in headers, before its class bounds it."""
+    fairness_id: str | None = None
+    """Whom within its tenant the request is for: a tenant's share is divided among these."""
+    queue_ttl_s: float | None = None
+    """How long it may wait in a queue, in engine seconds."""
     deadline_ns: int = 0
     """Unix time after which nobody waits for the answer any more."""
+    due_ns: int = 0
+    """Unix time by which a batch is to be done: its lines are promoted as this comes near."""
     excluded_instances: tuple[str, ...] = ()
     """Instances that already failed this request."""
     client_request_id: str | None = None
@@ -77,12 +86,34 @@ class Placed(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class Queued(Event, frozen=True, kw_only=True):
+    """SLOMax keeps the request until the pool can start it soon; said again while that lasts."""
+
+    reason: str
+    position: int
+    """Requests of its class that are before it."""
+    expected_start_s: float
+    """Engine seconds from now."""
+    valid_s: float
+    """Wall seconds within which this is said again; silence after that means that its decider is gone."""
+    timeout_s: float | None = None
+    """As in `Admitted`."""
+
+
 class Admitted(Event, frozen=True, kw_only=True):
     """SLOMax lets the request run, in this class and with this promise."""
 
     request: RequestSpec
     objective: Objective
     reason: str
+    class_reason: str = ""
+    """Why it belongs to its class."""
+    queue_wait_s: float = 0.0
+    """Engine seconds it was held."""
+    kept_free: tuple[str, ...] = ()
+    """Instances that are kept free for other requests: to be used only where there is no other."""
+    timeout_s: float | None = None
+    """Its class's, in engine seconds since it was submitted; None: the policy's `request_timeout_s`."""
     predicted_ttft_s: float | None = None
 
 
@@ -194,6 +225,8 @@ class Ended(Event, frozen=True, kw_only=True):
     output_tokens: int = 0
     tokens_exact: bool = True
     """False when the counts are estimates (the engine's usage never arrived)."""
+    queue_wait_s: float | None = None
+    """Of `ttft_s`, what it was held before it was admitted."""
     ttft_s: float | None = None
     tpot_s: float | None = None
     """Mean seconds per output token after the first; None when it cannot be measured."""
@@ -208,6 +241,7 @@ class Ended(Event, frozen=True, kw_only=True):
 EVENT_TYPES: dict[str, type[Event]] = {
     "submitted": Submitted,
     "placed": Placed,
+    "queued": Queued,
     "admitted": Admitted,
     "refused": Refused,
     "routed": Routed,

@@ -37,6 +37,8 @@ class Predictions:
     own_compute_s: Floats
     """Of `own_prefill_s`, what delays decodes beyond their own pace."""
     step_s: Floats
+    head_done: Floats
+    """The share of the prefill at the head of the queue that is done."""
     chunk_s: Floats
     """What one full iteration of prefill takes on top of a step."""
     instances: InstanceColumns[Floats]
@@ -50,6 +52,8 @@ class Outlook:
     """Until running requests have freed the KV it needs."""
     expected_misses: Floats
     """How many requests there the arrival is expected to push over their TPOT objective."""
+    kv_free_tokens: Floats
+    """What would be left of the KV with it; negative where it has to wait for room."""
 
 
 def predict(
@@ -84,8 +88,8 @@ def predict(
     pending_tokens = at.pending_tokens + unknown_tokens
     pending_s = at.prefill_factor * (at.pending_compute_s + unknown_tokens * at.prefill_s_per_token)
     head_s = at.prefill_factor * at.head_compute_s + step_s * np.maximum(at.head_tokens / room, 1.0)
-    begun_s = np.minimum(np.maximum(now_s - at.head_start_s, 0.0), HEAD_DONE_AT_MOST * head_s)
-    begun_s = np.where((at.pending > 0) & (at.blocked == 0), begun_s, 0.0)
+    head_done = np.clip((now_s - at.head_start_s) / np.maximum(head_s, 1e-9), 0.0, HEAD_DONE_AT_MOST)
+    head_done = np.where((at.pending > 0) & (at.blocked == 0), head_done, 0.0)
 
     uncached = np.maximum(input_tokens - reused_tokens, 1.0)
     own_compute_s = (
@@ -95,7 +99,7 @@ def predict(
     )
     iterations_before = np.ceil(pending_tokens / room)
     iterations = np.ceil((pending_tokens + uncached) / room)
-    backlog_s = np.maximum(pending_s + step_s * iterations_before - begun_s, 0.0)
+    backlog_s = np.maximum(pending_s + step_s * iterations_before - head_done * head_s, 0.0)
     own_s = (
         own_compute_s + step_s * (iterations - iterations_before) + offloaded_tokens * at.restore_s_per_token
     )
@@ -111,6 +115,7 @@ def predict(
         + at.step_factor * (at.decode_s_per_request + at.decode_s_per_context_token * input_tokens),
         own_compute_s=own_compute_s,
         step_s=step_s,
+        head_done=head_done,
         chunk_s=(pending_s + own_compute_s) / np.maximum(iterations, 1.0),
         instances=at,
     )
@@ -136,13 +141,17 @@ def outlook(
     """
     requests, there = table.requests(predictions.slots[which])
     at = InstanceColumns(*(column[which] for column in predictions.instances))
+    needed_tokens = (
+        at.kv_per_context * at.context_tokens + at.pending_context_tokens + predictions.input_tokens
+    )
+    free_tokens = at.kv_capacity_tokens - needed_tokens
     if not there.size:
         nothing = np.zeros(len(which))
-        return Outlook(_kv_wait_s(at, predictions.input_tokens, nothing[:, None], nothing[:, None]), nothing)
+        return Outlook(_kv_wait_s(at, -free_tokens, nothing[:, None], nothing[:, None]), nothing, free_tokens)
     now_s = predictions.now_s
     step_s, chunk_s = predictions.step_s[which, None, None], predictions.chunk_s[which, None, None]
     produced, remaining = _progress(requests, at, now_s, quantiles)
-    pending_s = _prefill_behind_s(requests, at, now_s)[:, :, None]
+    pending_s = _prefill_behind_s(requests, at, predictions.head_done[which])[:, :, None]
     before_s = remaining * step_s + np.minimum(pending_s, remaining * chunk_s)
     longer_step_s = predictions.tpot_s[which, None, None]
     after_s = remaining * longer_step_s + np.minimum(
@@ -158,7 +167,7 @@ def outlook(
     return Outlook(
         _kv_wait_s(
             at,
-            predictions.input_tokens,
+            -free_tokens,
             np.where(decoding[:, :, None], before_s, np.inf).reshape(len(which), -1),
             np.broadcast_to(
                 np.where(decoding, requests.context_tokens + produced, 0.0)[:, :, None], before_s.shape
@@ -166,6 +175,7 @@ def outlook(
             / quantiles.shape[-1],
         ),
         missed.sum(axis=(1, 2)) / quantiles.shape[-1],
+        free_tokens,
     )
 
 
@@ -180,33 +190,24 @@ def _progress(
     return produced, np.maximum(lengths - produced[:, :, None], 1.0)
 
 
-def _prefill_behind_s(requests: RequestColumns[Floats], at: InstanceColumns[Floats], now_s: float) -> Floats:
+def _prefill_behind_s(
+    requests: RequestColumns[Floats], at: InstanceColumns[Floats], head_done: Floats
+) -> Floats:
     """Prefill arithmetic still to be done once a request decodes, by `[instance, request]`."""
-    room = np.maximum(at.iteration_budget_tokens - at.decoding, 1.0)
-    step_s = at.step_factor * (
-        at.base_s + at.decode_s_per_request * at.decoding + at.decode_s_per_context_token * at.context_tokens
-    )
-    head_s = at.prefill_factor * at.head_compute_s + step_s * np.maximum(at.head_tokens / room, 1.0)
-    share = np.minimum(np.maximum(now_s - at.head_start_s, 0.0) / np.maximum(head_s, 1e-9), HEAD_DONE_AT_MOST)
-    share = np.where((at.pending > 0) & (at.blocked == 0), share, 0.0)
-    done_s = at.enqueued_compute_s - at.pending_compute_s + share * at.head_compute_s
+    done_s = at.enqueued_compute_s - at.pending_compute_s + head_done * at.head_compute_s
     through_s = np.maximum(requests.compute_through_s, done_s[:, None])
     return at.prefill_factor[:, None] * np.maximum(at.enqueued_compute_s[:, None] - through_s, 0.0)
 
 
-def _kv_wait_s(
-    at: InstanceColumns[Floats], input_tokens: int, ends_s: Floats, freed_tokens: Floats
-) -> Floats:
+def _kv_wait_s(at: InstanceColumns[Floats], short: Floats, ends_s: Floats, freed_tokens: Floats) -> Floats:
     """Until the KV that is short has been freed by requests that end.
 
     Args:
         at: the instances.
-        input_tokens: of the arrival.
+        short: tokens of KV that are short; none where negative.
         ends_s: by `[instance, possible end]`.
         freed_tokens: expected to be freed by each of those ends.
     """
-    needed = at.kv_per_context * at.context_tokens + at.pending_context_tokens + input_tokens
-    short = needed - at.kv_capacity_tokens
     wait_s = np.zeros(len(short))
     positions: list[int] = np.flatnonzero(short > 0).tolist()
     for position in positions:

@@ -49,6 +49,8 @@ class InFlight:
     tpot_objective_s: float | None = None
     length_row: int = 0
     max_output_tokens: int = 0
+    expected: bool = False
+    """Not known to be here yet."""
     first_token_s: float | None = None
     first_iteration: float = 0.0
     first_steps_s: float = 0.0

@@ -42,6 +42,11 @@ class LoadView:
         shadow = self._shadows.get(instance)
         return len(shadow.requests) if shadow else 0
 
+    def pending_longer(self, instance: str, tokens: int) -> int:
+        """Prompts at an instance that have no first token yet and are longer than so many tokens."""
+        shadow = self._shadows.get(instance)
+        return sum(request.input_tokens > tokens for request in shadow.pending.values()) if shadow else 0
+
     def joined(self, record: InstanceRecord) -> None:
         """An instance is registered, perhaps with another profile than before."""
         shadow = self._shadow(record.instance)
@@ -74,11 +79,15 @@ class LoadView:
         tpot_objective_s: float | None = None,
         length_row: int = 0,
         max_output_tokens: int = 0,
+        expected: bool = False,
     ) -> None:
-        """A request was sent to an instance. A later attempt replaces an earlier one."""
+        """A request was sent to an instance, or is `expected` to be. A later attempt replaces an earlier one.
+
+        What is expected takes room until it is known where the request really went.
+        """
         known = self._requests.get(request_id)
         if known is not None:
-            if known.attempt >= attempt:
+            if known.attempt > attempt or (known.attempt == attempt and (expected or not known.expected)):
                 return
             self._leave(known, now_s, None)
         if self._ended_attempt.get(request_id, 0) >= attempt:
@@ -96,6 +105,7 @@ class LoadView:
             tpot_objective_s=tpot_objective_s,
             length_row=length_row,
             max_output_tokens=max_output_tokens,
+            expected=expected,
         )
         self._requests[request_id] = request
         shadow.enqueue(request, now_s)

@@ -5,7 +5,7 @@ from typing import Any
 
 from fleets import record, request, state
 
-from lab.sim.api import Arrival, Refuse, Route
+from lab.sim.api import Arrival, Decision, Route
 from lab.sim.tokenfleet_policy import TokenFleetPolicy
 from tokenfleet.contracts.policy import Policy
 
@@ -48,11 +48,11 @@ class Router:
 
     def send(
         self, request_id: str, input_tokens: int = 1_000, blocks: Sequence[int] = (), **spec: Any
-    ) -> Route | Refuse:
-        """A request arrives and is decided."""
+    ) -> Decision:
+        """A request arrives and is decided; its client waits ten minutes."""
+        spec.setdefault("deadline_ns", round((self.now_s + 600.0) * 1e9))
         arrival = Arrival(request_id, self.now_s, "acme", request(input_tokens, **spec), tuple(blocks))
         decision = self._policy.decide(arrival, self.now_s)
-        assert isinstance(decision, Route | Refuse)
         if isinstance(decision, Route):
             self._at[request_id] = decision.instance
         return decision

@@ -6,7 +6,7 @@ Rows are those of docs/peers-complaints.md.
 import pytest
 from unit.complaints.router import Router
 
-from lab.sim.api import Route
+from lab.sim.api import Refuse, Route
 
 BIG = 30_000
 """Tokens of a prompt that keeps a reference engine busy for over two seconds."""
@@ -120,12 +120,14 @@ class TestNobodyStarves:
         router = Router("a", "b", admission=True)
         decisions = [router.send(f"r{number}", 8_000) for number in range(40)]
         admitted = [each for each in decisions if isinstance(each, Route)]
-        assert 0 < len(admitted) < len(decisions)
+        refused = [each for each in decisions if isinstance(each, Refuse)]
+        assert admitted
+        assert len(refused) > len(decisions) / 4
         assert all((each.predicted_ttft_s or 0.0) < 4.0 for each in admitted)
 
-    def test_a_long_prompt_is_admitted_while_short_ones_are_refused_for_its_objective_leaves_it_time(self):
+    def test_a_long_prompt_is_taken_while_short_ones_are_refused_for_its_objective_leaves_it_time(self):
         router = Router("a", admission=True)
         number = 0
-        while isinstance(router.send(f"r{number}", 4_000), Route):
+        while not isinstance(router.send(f"r{number}", 4_000), Refuse):
             number += 1
-        assert isinstance(router.send("long", 60_000), Route)
+        assert not isinstance(router.send("long", 60_000), Refuse)

@@ -31,8 +31,9 @@ def test_a_service_connects_as_itself_not_as_the_operator():
     assert "tf-secret" not in variables.values()
 
 
-def test_only_the_accountant_is_told_of_the_ledgers_database():
+def test_only_those_who_keep_something_in_postgres_are_told_of_it():
     assert service_variables("goodput-accountant", RECORD)["TOKENFLEET_POSTGRES_DSN"] == "postgresql://ledger"
+    assert service_variables("ingress", RECORD)["TOKENFLEET_POSTGRES_DSN"] == "postgresql://ledger"
     assert "TOKENFLEET_POSTGRES_DSN" not in service_variables("slomax", RECORD)
 
 

@@ -83,10 +83,11 @@ def test_every_secret_comes_from_outside_and_its_absence_is_explained():
                 assert re.search(r"\$\{\w+:\?[^}]*\.env\.example[^}]*\}", value), (name, variable)
 
 
-def test_only_the_accountant_can_reach_postgres():
+def test_only_the_accountant_and_the_batch_api_can_reach_postgres():
     assert {name for name in CONTAINERS if networks(name) & networks("postgres")} == {
         "postgres",
         "goodput-accountant",
+        "ingress",
     }
 
 
@@ -99,7 +100,7 @@ def test_a_service_waits_for_its_servers(service: str):
     waits_for = CONTAINERS[service]["depends_on"]
 
     assert waits_for["nats"] == {"condition": "service_healthy"}
-    if service == "goodput-accountant":
+    if service in ("goodput-accountant", "ingress"):
         assert waits_for["postgres"] == {"condition": "service_healthy"}
 
 

@@ -64,9 +64,32 @@ def test_only_node_agents_register_engines():
     assert publishers("$KV.instances." + subjects.instance_key("local", "engine-1")) == {"node_agent"}
 
 
-def test_only_ingress_and_fleetmind_hear_the_tenants_key_hashes():
-    assert {user for user in SERVICES if "$KV.tenants.>" in SUBSCRIBE[user]} == {"ingress", "fleetmind"}
-    assert publishers("$JS.API.DIRECT.GET.KV_tenants.$KV.tenants.acme") == {"ingress", "fleetmind"}
+def test_only_those_who_judge_tenants_hear_their_key_hashes():
+    judges = {"ingress", "fleetmind", "slomax"}
+    assert {user for user in SERVICES if "$KV.tenants.>" in SUBSCRIBE[user]} == judges
+    assert publishers("$JS.API.DIRECT.GET.KV_tenants.$KV.tenants.acme") == judges
+
+
+def test_only_slomax_queues_admits_and_says_what_its_feedback_changed():
+    for event in ("queued", "admitted"):
+        assert publishers(subjects.request("local", "m@1", event, "ingress-1")) == {"slomax"}
+    assert publishers(subjects.control("local", "m@1")) == {"slomax"}
+
+
+@pytest.mark.parametrize("event", ["queued", "admitted", "refused"])
+def test_a_standby_hears_what_the_deciding_slomax_answers(event: str):
+    answer = subjects.request("local", "m@1", event, "ingress-1")
+    assert any(matches(pattern, answer) for pattern in SUBSCRIBE["slomax"])
+
+
+def test_slomax_hears_the_goodput_that_it_steers_by():
+    assert any(matches(pattern, subjects.goodput("local", "m@1")) for pattern in SUBSCRIBE["slomax"])
+
+
+def test_what_feedback_changed_is_recorded():
+    assert any(
+        matches(pattern, subjects.control("local", "m@1")) for pattern in subjects.FLEET_STREAM_SUBJECTS
+    )
 
 
 @pytest.mark.parametrize("service", SERVICES)

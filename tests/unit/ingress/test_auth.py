@@ -53,6 +53,18 @@ def test_concurrency_is_limited_per_tenant_and_in_all() -> None:
     )
     running.enter("other")
     reason, _, status = running.refusal(msgspec.structs.replace(TENANT, tenant="third")) or ("", "", 0)
-    assert (reason, status) == ("ingress_overloaded", 503)
+    assert (reason, status) == ("ingress_overloaded", 429), "there is capacity, but others have it"
     running.leave("acme")
     assert running.refusal(TENANT) is None
+
+
+def test_this_process_own_requests_count_in_all_and_for_no_tenant() -> None:
+    running = Concurrency(limit=2)
+    running.enter(None)
+    running.enter(None)
+    assert running.refusal(msgspec.structs.replace(TENANT, max_concurrency=1)) is not None
+    assert running.refusal(None) is not None
+    running.leave(None)
+    assert running.refusal(msgspec.structs.replace(TENANT, max_concurrency=1)) is None
+    running.leave(None)
+    assert running.total == 0

@@ -34,6 +34,7 @@ from tokenfleet.contracts.requests import (
     Ended,
     FirstToken,
     Objective,
+    Queued,
     Refused,
     RequestSpec,
     Retried,
@@ -58,8 +59,15 @@ def at(seconds: float) -> Instant:
     return Instant(engine_s=seconds, unix_ns=int(seconds * 1e9))
 
 
-def life() -> Lifecycle:
-    return Lifecycle(request_id="r1", tenant="t1", site="local", request=SPEC, at=at(10.0), time_scale=1.0)
+def life(request: RequestSpec = SPEC, time_scale: float = 1.0) -> Lifecycle:
+    return Lifecycle(
+        request_id="r1", tenant="t1", site="local", request=request, at=at(10.0), time_scale=time_scale
+    )
+
+
+def bounded(seconds: float) -> RequestSpec:
+    """Nobody waits for the answer longer than this."""
+    return msgspec.structs.replace(SPEC, deadline_ns=at(10.0 + seconds).unix_ns)
 
 
 def common(attempt: int = 1, request_id: str = "r1") -> dict[str, Any]:
@@ -75,8 +83,27 @@ def common(attempt: int = 1, request_id: str = "r1") -> dict[str, Any]:
     }
 
 
-def admitted(attempt: int = 1) -> Admitted:
-    return Admitted(**common(attempt), request=SPEC, objective=OBJECTIVE, reason="fits", predicted_ttft_s=0.5)
+def admitted(attempt: int = 1, queue_wait_s: float = 0.0, timeout_s: float | None = None) -> Admitted:
+    return Admitted(
+        **common(attempt),
+        request=SPEC,
+        objective=OBJECTIVE,
+        reason="fits",
+        predicted_ttft_s=0.5,
+        queue_wait_s=queue_wait_s,
+        timeout_s=timeout_s,
+    )
+
+
+def queued(attempt: int = 1, timeout_s: float | None = None) -> Queued:
+    return Queued(
+        **common(attempt),
+        reason="waiting",
+        position=3,
+        expected_start_s=2.0,
+        valid_s=5.0,
+        timeout_s=timeout_s,
+    )
 
 
 def routed(attempt: int = 1, instance: str = "a") -> Routed:
@@ -103,6 +130,7 @@ def ended(step: object) -> Ended:
 
 HAPPENINGS: st.SearchStrategy[Happening] = st.one_of(
     st.integers(1, 3).map(admitted),
+    st.integers(1, 3).map(queued),
     st.builds(routed, st.integers(1, 3), st.sampled_from(["a", "b"])),
     st.integers(1, 3).map(refused),
     st.just(DecisionTimedOut()),
@@ -346,3 +374,145 @@ def test_a_submission_carries_what_deciders_may_know() -> None:
     assert isinstance(submitted, Submitted)
     assert submitted.request == SPEC
     assert submitted.time_ns == at(10.0).unix_ns
+
+
+# -- queued
+
+
+def test_a_queued_request_waits_as_long_as_its_decider_said_and_is_then_answered() -> None:
+    machine = life()
+    machine.begin()
+    assert machine.receive(queued(), at(10.1)) == Wait(5.0)
+    assert machine.phase is Phase.QUEUED
+    assert machine.receive(queued(), at(14.0)) == Wait(5.0), "said again"
+    assert machine.receive(admitted(queue_wait_s=7.5), at(17.5)) == Wait(), "the router's turn: soon"
+    assert machine.receive(routed(), at(17.6)) == CallEngine("a")
+    outcome = ended(machine.receive(EngineCompleted("stop", 3), at(19.0)))
+    assert outcome.queue_wait_s == 7.5
+    assert outcome.admitted
+
+
+def test_a_request_that_was_never_admitted_has_no_queue_wait() -> None:
+    machine = life()
+    machine.begin()
+    machine.receive(queued(), at(10.1))
+    assert ended(machine.receive(DeadlinePassed(), at(20.0))).queue_wait_s is None
+
+
+def test_silence_after_queued_is_as_silence_of_any_decider() -> None:
+    machine = life()
+    first = machine.begin()
+    machine.receive(queued(), at(10.1))
+    assert machine.receive(DecisionTimedOut(), at(15.1)) == first
+    assert machine.phase is Phase.DECIDING
+    assert machine.receive(queued(), at(15.2)) == Wait(5.0), "another decider has it"
+    assert machine.receive(DecisionTimedOut(), at(20.2)) == first, "each silence begins anew"
+    assert machine.receive(DecisionTimedOut(), at(21.2)) == FallBack(())
+
+
+def test_late_answers_to_another_attempt_do_not_shorten_the_wait_of_a_queued_request() -> None:
+    machine = life()
+    machine.begin()
+    machine.receive(routed(), at(10.1))
+    machine.receive(EngineFailed("engine_unreachable", reached=False), at(10.2))
+    machine.receive(queued(attempt=2), at(10.3))
+    assert machine.receive(queued(attempt=1), at(10.4)) == Wait(5.0)
+    assert machine.receive(routed(attempt=2, instance="b"), at(10.5)) == CallEngine("b")
+
+
+@pytest.mark.parametrize(
+    ("happening", "outcome", "status", "reason"),
+    [
+        (ClientGone(), "cancelled", 499, "client_disconnected"),
+        (DeadlinePassed(), "timed_out", 504, "deadline"),
+        (IngressStopping(), "failed", 503, "ingress_stopped"),
+        (refused(), "rejected", 429, "slack"),
+    ],
+)
+@pytest.mark.parametrize("was_queued", [False, True])
+def test_the_same_cause_has_the_same_code_whether_the_request_was_queued_or_not(
+    happening: Happening, outcome: str, status: int, reason: str, was_queued: bool
+) -> None:
+    machine = life()
+    machine.begin()
+    if was_queued:
+        machine.receive(queued(), at(10.1))
+    end = ended(machine.receive(happening, at(12.0)))
+    assert (end.outcome, end.status, end.reason, end.instance) == (outcome, status, reason, None)
+
+
+# -- timeouts
+
+
+def test_the_deadline_it_was_submitted_with_holds_until_its_class_is_known() -> None:
+    assert life().deadline_s is None
+    machine = life(bounded(600.0))
+    assert machine.deadline_s == pytest.approx(610.0)
+    machine.begin()
+    machine.receive(queued(), at(10.1))
+    assert machine.deadline_s == pytest.approx(610.0), "the class has none of its own"
+    machine.receive(queued(timeout_s=30.0), at(10.1))
+    assert machine.deadline_s == pytest.approx(40.0), "counted from submission"
+    machine.receive(admitted(timeout_s=3600.0), at(12.0))
+    assert machine.deadline_s == pytest.approx(3610.0)
+    assert machine.submitted().request.deadline_ns == pytest.approx(at(3610.0).unix_ns, abs=10)
+
+
+def test_deadlines_follow_the_time_scale() -> None:
+    machine = life(bounded(60.0), time_scale=5.0)
+    assert machine.deadline_s == pytest.approx(310.0)
+    machine.begin()
+    machine.receive(admitted(timeout_s=50.0), at(12.0))
+    assert machine.deadline_s == pytest.approx(60.0)
+    assert machine.submitted().request.deadline_ns == pytest.approx(at(20.0).unix_ns, abs=10)
+
+
+# -- retries
+
+
+def test_without_budget_a_failure_is_not_tried_again() -> None:
+    machine = life()
+    machine.begin()
+    machine.receive(routed(), at(10.2))
+    step = machine.receive(EngineFailed("engine_connection_lost", may_retry=False), at(11.0))
+    outcome = ended(step)
+    assert (outcome.outcome, outcome.status, outcome.reason) == ("failed", 503, "retry_budget_exhausted")
+    assert isinstance(step, Finish)
+    assert step.retry_after_s is not None
+    assert machine.take_facts() == [], "nothing was tried again"
+
+
+def test_past_its_deadline_a_failure_is_not_tried_again() -> None:
+    machine = life(bounded(5.0))
+    machine.begin()
+    machine.receive(routed(), at(10.2))
+    assert machine.retriable(at(14.9))
+    assert not machine.retriable(at(15.0))
+    outcome = ended(machine.receive(EngineFailed("engine_connection_lost"), at(15.0)))
+    assert (outcome.outcome, outcome.status, outcome.reason) == ("timed_out", 504, "deadline")
+
+
+def test_budget_is_asked_for_only_where_a_retry_is_possible() -> None:
+    machine = life()
+    machine.begin()
+    assert not machine.retriable(at(10.1)), "no engine has it"
+    machine.receive(routed(), at(10.2))
+    assert machine.retriable(at(10.3))
+    machine.receive(EngineFailed("engine_unreachable", reached=False), at(10.4))
+    machine.receive(routed(attempt=2, instance="b"), at(10.5))
+    assert not machine.retriable(at(10.6)), "once"
+    relaying = life()
+    relaying.begin()
+    relaying.receive(routed(), at(10.2))
+    relaying.receive(FirstTokenArrived(), at(10.3))
+    assert not relaying.retriable(at(10.4)), "the client has a token"
+
+
+@given(st.lists(HAPPENINGS, max_size=25))
+def test_budget_left_unasked_is_never_needed(happenings: list[Happening]) -> None:
+    machine = life()
+    machine.begin()
+    for happening in happenings:
+        was_retriable, attempt = machine.retriable(at(11.0)), machine.attempt
+        machine.receive(happening, at(11.0))
+        assert machine.attempt == attempt or was_retriable

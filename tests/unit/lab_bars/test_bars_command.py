@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lab.bars.measure import PEERS, Measuring, measure
-from lab.bars.model import OURS
+from lab.bars.measure import Measuring, measure
+from lab.bars.model import OURS, PEERS, Needed
 from lab.lab_command import lab
 
 SMALL = ("--trace", "generated", "--requests", "60", "--processes", "1", "--seeds", "1")
@@ -30,7 +30,7 @@ def test_a_missed_bar_ends_with_status_1_and_says_which(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scenario_is_refused_with_those_that_have_bars() -> None:
-    result = invoke("--scenario", "mixed")
+    result = invoke("--scenario", "entry")
     assert result.exit_code == 2
     assert "routing" in result.output
 
@@ -63,7 +63,8 @@ def _measure(runs: Path, **changes: Any):
         return _Silent()
 
     asked = {"runs": runs, "trace": "generated", "requests": 40, "processes": 1} | changes
-    return measure("routing", True, Measuring(**asked), progress), shown
+    needed = Needed(frozenset({OURS}), frozenset({"round_robin", *PEERS}))
+    return measure("routing", needed, Measuring(**asked), progress), shown
 
 
 class _Silent:

@@ -53,7 +53,7 @@ def test_ids_are_unique_so_that_no_plot_clips_another(text: str) -> None:
 
 def test_the_page_has_all_plots_all_tables_and_how_it_was_run(text: str, untouched: dict[str, Any]) -> None:
     read = _Reader(text)
-    assert read.tags["svg"] == 6
+    assert read.tags["svg"] == 7
     assert read.tags["table"] == 5
     for said in (
         untouched["run"]["command"],
@@ -90,4 +90,4 @@ def test_a_run_of_a_few_policies_is_shown_without_a_comparison(
     text = _page(example)
     assert "TokenFleet was not compared with a baseline in this run." in text
     assert "No baseline beats TokenFleet" not in text
-    assert _Reader(text).tags["svg"] == 6
+    assert _Reader(text).tags["svg"] == 7

@@ -61,15 +61,15 @@ def test_text_and_named_lines_stand_out_from_the_paper(scheme: dict[str, str]) -
         assert _contrast(scheme[name], scheme["paper"]) >= 4.5, name
 
 
-def test_a_run_kept_without_series_still_shows_goodput_and_lengths(example: dict[str, Any]) -> None:
+def test_a_run_kept_without_series_still_shows_goodput_lengths_and_fates(example: dict[str, Any]) -> None:
     for result in example["policies"].values():
         result.pop("series")
-    assert list(_svgs(example)) == ["overview", "lengths"]
+    assert list(_svgs(example)) == ["overview", "lengths", "fates"]
 
 
 def test_plots_are_written_as_files_of_their_own(tmp_path: Path, example: dict[str, Any]) -> None:
     paths = write_plots(msgspec.convert(example, Run), tmp_path / "plots")
-    assert len(paths) == 6
+    assert len(paths) == 7
     for path in paths:
         root = ElementTree.parse(path).getroot()
         assert root.find(f"{SVG}style") is not None, "stands alone, so it brings its colours"
@@ -86,3 +86,15 @@ def _luminance(colour: str) -> float:
     channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_what_became_of_each_class_is_told_per_policy_where_there_are_several(
+    example: dict[str, Any],
+) -> None:
+    svg = _svgs(example)["fates"]
+    assert {"interactive (9,000)", "long_context (1,800)", "batch (1,200)"} <= _texts(svg)
+    tooltips = {title.text for title in svg.iter(f"{SVG}title")}
+    assert "TokenFleet: 98.5 % met, 0.3 % missed, 1.2 % refused" in tooltips
+    for result in example["policies"].values():
+        result["classes"] = {"interactive": result["classes"]["interactive"]}
+    assert "fates" not in _svgs(example)

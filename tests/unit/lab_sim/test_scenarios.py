@@ -9,7 +9,14 @@ from lab.errors import ScenarioError
 from lab.scenarios.load import find_trace, load_scenario, names, profile_of
 from lab.scenarios.model import Death
 from lab.scenarios.setting import cluster_of, workload_of
-from lab.sim.experiment import Experiment, find_speed, run_bound, run_experiment, run_policy
+from lab.sim.experiment import (
+    Experiment,
+    find_speed,
+    load_trace,
+    run_bound,
+    run_experiment,
+    run_policy,
+)
 from lab.traces.load import open_trace
 from tokenfleet.engine.profile import LLAMA70B_TP4_H100
 
@@ -27,6 +34,12 @@ ASKED_FOR = [
     "drift",
     "multisite",
     "entry",
+    "overload18",
+    "overload22",
+    "flood",
+    "flood_quiet",
+    "mixed_alone",
+    "mixed_batch",
 ]
 
 
@@ -44,11 +57,14 @@ def test_every_scenario_runs_and_accounts_for_every_request(name: str) -> None:
         requests=60,
         speed=scenario.speed or 1.5,
     )
+    speed = find_speed(experiment, lambda *_: None)
+    offered = len(workload_of(scenario, load_trace(experiment, 0), speed, 0))
+    assert offered >= 60
     for policy in ("tokenfleet", "least_requests"):
-        figures = run_policy(experiment, policy, find_speed(experiment, lambda *_: None), 0)
+        figures = run_policy(experiment, policy, speed, 0)
         ends = ("completed", "rejected", "timed_out", "cancelled", "failed")
-        assert sum(figures[end] for end in ends) == figures["offered"] == 60
-        assert sum(group["offered"] for group in figures["input_lengths"].values()) == 60
+        assert sum(figures[end] for end in ends) == figures["offered"] == offered
+        assert sum(group["offered"] for group in figures["input_lengths"].values()) == offered
     assert run_bound(experiment, 1.0, 0)["goodput_tokens_per_s"] > 0
 
 
@@ -142,6 +158,7 @@ def test_a_bad_file_is_refused_with_its_name_and_what_is_wrong(tmp_path: Path, t
 
 
 HEAD = "name = 'x'\ndescription = ''\ntrace = 't'\n"
+FLOOD = "flood = {{tenant = '{}', factor = 20, from_share = {}, to_share = 0.5}}\n"
 POOL = "[[pools]]\ninstances = 2\nsite = 'B'\n"
 
 
@@ -173,6 +190,24 @@ POOL = "[[pools]]\ninstances = 2\nsite = 'B'\n"
         (
             "speed = 1\nfailures = [{instance = 'B-0', at_s = 5}, {instance = 'B-0', at_s = 9}]\n" + POOL,
             "dies at 9 s, when it is dead already",
+        ),
+        (
+            "speed = 1\ntenants = {count = 1, weights = [1.0, 2.0]}\n" + POOL,
+            "weights for 2 tenants, but 1 tenants",
+        ),
+        ("speed = 1\n" + FLOOD.format("tenant-1", 0.1) + POOL, "a `flood` needs `tenants`"),
+        (
+            "speed = 1\ntenants = {count = 2}\n" + FLOOD.format("tenant-2", 0.1) + POOL,
+            "tenant-2 is to flood, but the tenants are tenant-0, tenant-1",
+        ),
+        (
+            "speed = 1\ntenants = {count = 2}\n" + FLOOD.format("tenant-1", 0.9) + POOL,
+            "the flood ends at 0.5 of the run",
+        ),
+        (
+            "speed = 1\nbatch = {lines_per_request = 1, files = "
+            "[{lines_share = 1, from_share = 0.5, due_share = 0.5}]}\n" + POOL,
+            "a batch file is due at 0.5 of the run",
         ),
     ],
 )

@@ -1,7 +1,5 @@
 """What it costs to send a request somewhere: its own latency, and the harm to others."""
 
-import random
-
 import pytest
 from fleets import PROFILE, view
 from loads import TIGHT_TPOT_S, decode
@@ -111,20 +109,12 @@ class TestPatience:
         assert self.wait_cost_s(Objective()) == self.wait_cost_s(None)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_looking_at_the_nearest_first_finds_what_looking_at_all_finds(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-):
-    rng = random.Random(seed)
-    fleet = [view(f"i{number:02d}") for number in range(cost.LOOKED_AT_MOST)]
+def test_of_many_instances_those_are_looked_at_closely_that_cost_least_without_a_closer_look():
+    fleet = [view(f"i{number:02d}") for number in range(2 * cost.LOOKED_AT)]
     load = LoadView()
-    for number in range(300):
-        name = rng.choice(fleet).record.instance
-        tokens = rng.randint(100, 9_000)
-        load.routed(f"r{number}", 1, name, tokens, 0, 0.0, tpot_objective_s=rng.choice([0.03, 0.1]))
-        if rng.random() < 0.9:
-            load.first_token(f"r{number}", 0.1)
-    matched = {rng.choice(fleet).record.instance: 100}
-    found = choice_of(10_000, load, matched, fleet=fleet, now_s=0.2)
-    monkeypatch.setattr(cost, "LOOKED_AT", cost.LOOKED_AT_MOST)
-    assert found.instance.record.instance == chosen(10_000, load, matched, fleet=fleet, now_s=0.2)
+    for number, one in enumerate(fleet):
+        load.routed(f"r{number}", 1, one.record.instance, 1_000 * (number + 1), 0, 0.0)
+    candidates = choice_of(10_000, load, {}, fleet=fleet, now_s=0.0).candidates
+    costs = {one.instance: one.cost_s for one in candidates}
+    assert all(costs.get(f"i{number:02d}") is None for number in range(cost.LOOKED_AT, 2 * cost.LOOKED_AT))
+    assert costs["i00"] is not None

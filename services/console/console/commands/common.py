@@ -1,16 +1,22 @@
 """What several commands share."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+import msgspec
 import structlog
+from rich.console import Console
 
 from console.operator import operator_bus
 from tokenfleet.bus import Bus
 from tokenfleet.running_stack import default_state_dir, operator_settings
+
+T = TypeVar("T")
 
 state_dir_option = click.option(
     "--state-dir",
@@ -19,6 +25,26 @@ state_dir_option = click.option(
     show_default="TOKENFLEET_STATE_DIR, or .tokenfleet",
     help="Folder of the stack's data, logs and keys.",
 )
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+WIDE = 170
+"""Columns of a table when the output is no terminal."""
+
+
+def output() -> Console:
+    """Where tables go."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)
+
+
+def print_json(value: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def shown(value: Any) -> str:
+    """One setting's value as in `KEY=VALUE`."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def quiet_logs() -> None:
@@ -36,3 +62,13 @@ async def connected(state_dir: Path) -> AsyncIterator[Bus]:
     quiet_logs()
     async with operator_bus(operator_settings(state_dir)) as bus:
         yield bus
+
+
+def on_bus(state_dir: Path, do: Callable[[Bus], Awaitable[T]]) -> T:
+    """What `do` returns, given a connection as `connected` makes it."""
+
+    async def run() -> T:
+        async with connected(state_dir) as bus:
+            return await do(bus)
+
+    return asyncio.run(run())

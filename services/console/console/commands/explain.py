@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from console.commands.common import connected, state_dir_option
+from console.commands.common import connected, json_option, output, print_json, state_dir_option
 from console.explain.explanation import Explanation, explain
 from console.explain.find import find_events
 from console.explain.rendering import render
 from tokenfleet.durations import duration_s
 from tokenfleet.running_stack import operator_settings
-
-WIDE = 170
-"""Columns a table of candidates needs; written so when the output is no terminal."""
 
 
 class Duration(click.ParamType):
@@ -42,7 +38,7 @@ class Duration(click.ParamType):
     metavar="DURATION",
     help="How far back to search the events for what the ledger does not have: 30s, 15m, 1h, 7d.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@json_option
 @state_dir_option
 def explain_command(request_id: str, since: float, as_json: bool, state_dir: Path) -> None:
     """Show how REQUEST_ID was decided: the candidates, the reason, and what came of it.
@@ -52,11 +48,9 @@ def explain_command(request_id: str, since: float, as_json: bool, state_dir: Pat
     """
     explanation, others = asyncio.run(_explain(request_id, since, state_dir))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(explanation)).decode())
+        print_json(explanation)
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
+    console = output()
     console.print(render(explanation), highlight=False)
     if others:
         console.print(f"\nOthers with this id, latest first: {', '.join(others)}.", highlight=False)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tokenfleet.contracts.requests import Admitted, Ended, Refused, Routed, Submitted
+from tokenfleet.contracts.requests import Admitted, Ended, Queued, Refused, Routed, Submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TurnedAway:
 
 @dataclass(frozen=True, slots=True)
 class DecisionTimedOut:
-    """No answer came within the time for a decision."""
+    """No answer came within the time for a decision, or for a queued request to be heard of again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class EngineFailed:
     reached: bool = True
     """False when the request was certainly not sent, so that nothing was computed."""
     output_tokens: int = 0
+    may_retry: bool = True
+    """False when there is no budget for another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class InternalError:
     output_tokens: int = 0
 
 
-Answer = Admitted | Refused | Routed
+Answer = Queued | Admitted | Refused | Routed
 Interruption = DeadlinePassed | ClientGone | IngressStopping | InternalError
 Happening = (
     Answer
@@ -128,7 +130,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on waiting for what comes next; the time for a decision starts anew."""
+    """Go on waiting for what comes next, which is to come within a time that starts anew."""
+
+    for_s: float | None = None
+    """Wall seconds; None: the time for a decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from ingress.policy.happenings import (
     Usage,
     Wait,
 )
+from ingress.policy.retry_budget import RETRY_AFTER_S
 from tokenfleet.contracts.requests import (
     Admitted,
     Ended,
@@ -41,6 +42,7 @@ from tokenfleet.contracts.requests import (
     FirstToken,
     Objective,
     Outcome,
+    Queued,
     Refused,
     RequestSpec,
     Retried,
@@ -63,11 +65,16 @@ _WAIT = Wait()
 
 class Phase(Enum):
     DECIDING = auto()
+    QUEUED = auto()
+    """SLOMax keeps the request and says so again and again."""
     FALLING_BACK = auto()
     AT_ENGINE = auto()
     """The engine has the request and nothing was sent to the client: another attempt is possible."""
     RELAYING = auto()
     OVER = auto()
+
+
+_UNDECIDED = frozenset({Phase.DECIDING, Phase.QUEUED})
 
 
 class Lifecycle:
@@ -94,8 +101,16 @@ class Lifecycle:
         self.instance: str | None = None
         self.degraded = False
         self.finish: Finish | None = None
+        self.queue_wait_s: float | None = None
+        """Engine seconds it was held before it was admitted."""
+        self.deadline_s: float | None = None
+        """When nobody waits for the answer any more, in engine seconds; None: never."""
         self._submitted = at
         self._time_scale = time_scale
+        if request.deadline_ns:
+            self.deadline_s = at.engine_s + (request.deadline_ns - at.unix_ns) / 1e9 * time_scale
+        self._silent_for_s: float | None = None
+        """How long a decider may be silent now, in wall seconds; None: as for any decision."""
         self._input_exact = input_exact
         self._submissions = 0
         self._facts: list[Event] = []
@@ -131,7 +146,7 @@ class Lifecycle:
         """Take in what happened at a moment; the next step. What no longer matters leads to `Wait`."""
         if self.finish is not None:
             return self.finish
-        if isinstance(happening, Admitted | Refused | Routed):
+        if isinstance(happening, Queued | Admitted | Refused | Routed):
             return self._on_answer(happening, at)
         if isinstance(happening, Interruption):
             return self._on_interruption(happening, at)
@@ -144,13 +159,17 @@ class Lifecycle:
                 happening.message,
                 retry_after_s=happening.retry_after_s,
             )
-        if self.phase is Phase.DECIDING and isinstance(happening, DecisionTimedOut):
+        if self.phase in _UNDECIDED and isinstance(happening, DecisionTimedOut):
             return self._on_silence()
         if self.phase is Phase.FALLING_BACK and isinstance(happening, FellBack):
             return self._on_fallback(happening, at)
         if self.phase in (Phase.AT_ENGINE, Phase.RELAYING):
             return self._on_engine(happening, at)
         return _WAIT
+
+    def retriable(self, at: Instant) -> bool:
+        """Whether another attempt may follow if the engine fails now."""
+        return self.phase is Phase.AT_ENGINE and self.attempt < MAX_ATTEMPTS and not self._is_late(at)
 
     def take_facts(self) -> list[Event]:
         """Facts to publish that have come up since the last call."""
@@ -160,18 +179,27 @@ class Lifecycle:
     # -- deciding
 
     def _ask(self) -> Step:
-        self.phase = Phase.DECIDING
+        self.phase, self._silent_for_s = Phase.DECIDING, None
         self._submissions += 1
         return Ask(self.submitted())
 
     def _on_answer(self, answer: Answer, at: Instant) -> Step:
         stale = answer.request_id != self.request_id or answer.attempt != self.attempt
-        if stale or self.phase is not Phase.DECIDING:
-            return _WAIT
+        if stale or self.phase not in _UNDECIDED:
+            return Wait(self._silent_for_s)
         self.pool, self.site = answer.pool, answer.site
         self._request_class = answer.request_class or self._request_class
+        if isinstance(answer, Queued | Admitted) and answer.timeout_s is not None:
+            self._set_timeout(answer.timeout_s)
+        if isinstance(answer, Queued):
+            # Its decider is there: silence from now on is a new silence.
+            self.phase, self._submissions = Phase.QUEUED, 1
+            self._silent_for_s = answer.valid_s
+            return Wait(answer.valid_s)
+        self.phase, self._silent_for_s = Phase.DECIDING, None
         if isinstance(answer, Admitted):
             self._admitted = True
+            self.queue_wait_s = answer.queue_wait_s
             self._objective = answer.objective
             self._predicted_ttft_s = answer.predicted_ttft_s
             return _WAIT
@@ -181,6 +209,15 @@ class Lifecycle:
         self._predicted_ttft_s = answer.predicted_ttft_s
         self._predicted_tpot_s = answer.predicted_tpot_s
         return self._call(answer.instance)
+
+    def _set_timeout(self, timeout_s: float) -> None:
+        """The class's own timeout replaces the one the request was submitted with."""
+        self.deadline_s = self._submitted.engine_s + timeout_s
+        deadline_ns = self._submitted.unix_ns + int(timeout_s / self._time_scale * 1e9)
+        self.request = msgspec.structs.replace(self.request, deadline_ns=deadline_ns)
+
+    def _is_late(self, at: Instant) -> bool:
+        return self.deadline_s is not None and at.engine_s >= self.deadline_s
 
     def _on_silence(self) -> Step:
         if self._submissions < MAX_SUBMISSIONS:
@@ -243,6 +280,19 @@ class Lifecycle:
         message = f"The engine failed ({failure.reason})."
         if self.phase is Phase.RELAYING or self.attempt >= MAX_ATTEMPTS:
             return self._end(at, "failed", failure.reason, 502, message, output_tokens=failure.output_tokens)
+        if self._is_late(at):
+            return self._on_interruption(DeadlinePassed(failure.output_tokens), at)
+        if not failure.may_retry:
+            message += " Too many requests are being tried again already. Try again shortly."
+            return self._end(
+                at,
+                "failed",
+                "retry_budget_exhausted",
+                503,
+                message,
+                output_tokens=failure.output_tokens,
+                retry_after_s=RETRY_AFTER_S,
+            )
         input_tokens = self.request.input_tokens if failure.reached else 0
         self._note(
             Retried,
@@ -320,6 +370,7 @@ class Lifecycle:
             output_tokens=counted.output_tokens,
             # Of what an engine has begun only the engine knows the output.
             tokens_exact=usage is not None or (self._input_exact and self.instance is None),
+            queue_wait_s=self.queue_wait_s,
             ttft_s=None if first_s is None else first_s - self._submitted.engine_s,
             tpot_s=_tpot_s(first_s, at.engine_s, counted.output_tokens),
             predicted_ttft_s=self._predicted_ttft_s,

@@ -8,15 +8,20 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from lab.bars.measure import Measuring, measure, scenarios_of
-from lab.bars.model import Measured, Verdict
+from lab.bars.admission_table import ADMISSION_BARS
+from lab.bars.measure import Measuring, measure, needs_of
+from lab.bars.model import OURS, WITH_ADMISSION, Measured, Verdict
 from lab.bars.table import BARS
 from lab.sim.progress import progress
+
+EVERY_BAR = (*BARS, *ADMISSION_BARS)
+TITLES = {OURS: "TokenFleet without admission", WITH_ADMISSION: "TokenFleet"}
 
 EXAMPLES = """\b
 Examples:
   tokenfleet lab bars
   tokenfleet lab bars --scenario routing --scenario hetero --seeds 3
+  tokenfleet lab bars --scenario overload18 --scenario mixed --recorded
   tokenfleet lab bars --fresh --json bars.json
   tokenfleet lab bars --scenario routing --requests 2000    (a quick look)
 """
@@ -27,7 +32,7 @@ Examples:
     "--scenario",
     "chosen",
     multiple=True,
-    type=click.Choice(list(dict.fromkeys(bar.scenario for bar in BARS))),
+    type=click.Choice(list(dict.fromkeys(bar.scenario for bar in EVERY_BAR))),
     help="Only its bars; may be given several times.",
 )
 @click.option(
@@ -63,11 +68,11 @@ def bars(
     processes: int | None,
     json_file: BinaryIO | None,
 ) -> None:
-    """Run what TokenFleet's bars are about, without admission, and show which it clears.
+    """Run what TokenFleet's bars are about, of routing without admission and of admission, and show which it clears.
 
     Ends with status 1 when it misses one. Bars that are only shown do not count.
     """
-    judged = [bar for bar in BARS if not chosen or bar.scenario in chosen]
+    judged = [bar for bar in EVERY_BAR if not chosen or bar.scenario in chosen]
     how = Measuring(
         runs=runs,
         fresh=fresh,
@@ -77,12 +82,12 @@ def bars(
         trace=trace,
         processes=processes,
     )
-    measurements = {
-        name: measure(name, with_peers, how, progress) for name, with_peers in scenarios_of(judged).items()
-    }
+    measurements = {name: measure(name, needed, how, progress) for name, needed in needs_of(judged).items()}
     verdicts = [verdict for bar in judged for verdict in bar.judge(measurements)]
     console = Console()
-    console.print(verdict_table(verdicts))
+    for policy, heading in TITLES.items():
+        if about := [verdict for verdict in verdicts if verdict.policy == policy]:
+            console.print(verdict_table(heading, about))
     for source in dict.fromkeys(verdict.source for verdict in verdicts):
         console.print(f"{source.name}: {source.text}", style="dim", highlight=False)
     kept = [name for name, measured in measurements.items() if measured.kept]
@@ -97,9 +102,9 @@ def bars(
         raise SystemExit(1)
 
 
-def verdict_table(verdicts: list[Verdict]) -> Table:
+def verdict_table(heading: str, verdicts: list[Verdict]) -> Table:
     """One row per bar."""
-    table = Table(title="TokenFleet without admission", title_justify="left")
+    table = Table(title=heading, title_justify="left")
     for heading in ("scenario", "bar", "needed", "measured", "", "from"):
         table.add_column(heading)
     last = None
@@ -121,7 +126,7 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _first_bar_of(scenario: str) -> int:
-    return next(number for number, bar in enumerate(BARS) if bar.scenario == scenario)
+    return next(number for number, bar in enumerate(EVERY_BAR) if bar.scenario == scenario)
 
 
 def _document(verdicts: list[Verdict], measurements: dict[str, Measured]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The kinds of bars. Each says what it needs to be run, and judges what came."""
 
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Protocol
 
@@ -8,12 +9,14 @@ import msgspec
 from lab.bars.model import (
     BASELINE,
     OURS,
+    PEERS,
     SHOWN_ONLY,
     THROUGHPUT,
     WITH_ADMISSION,
     Figure,
     Measured,
     Measurements,
+    Needed,
     Source,
     Verdict,
 )
@@ -33,45 +36,38 @@ class Bar(Protocol):
     def scenario(self) -> str: ...
 
     @property
-    def scenarios(self) -> tuple[str, ...]:
-        """All that have to be run."""
-        ...
-
-    @property
-    def needs_peers(self) -> bool:
-        """Whether its peers have to be run in its scenario."""
+    def needs(self) -> Mapping[str, Needed]:
+        """Who has to run which scenario."""
         ...
 
     def judge(self, measurements: Measurements) -> list[Verdict]: ...
 
 
-class _Bar(msgspec.Struct, frozen=True, kw_only=True):
+class BarBase(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     source: Source
     """Where the bar comes from."""
 
     @property
-    def scenarios(self) -> tuple[str, ...]:
-        return (self.scenario,)
-
-    @property
-    def needs_peers(self) -> bool:
-        return True
+    def needs(self) -> Mapping[str, Needed]:
+        return {self.scenario: Needed(frozenset({OURS}), frozenset({BASELINE, *PEERS}))}
 
 
-class Limit(_Bar, frozen=True, kw_only=True):
+class Limit(BarBase, frozen=True, kw_only=True):
     """A figure is at most, or at least, so much."""
 
     figure: Figure
     limit: float
+    policy: str = OURS
+    counted: bool = True
 
     @property
-    def needs_peers(self) -> bool:
-        return False
+    def needs(self) -> Mapping[str, Needed]:
+        return {self.scenario: Needed(frozenset({self.policy}))}
 
     def judge(self, measurements: Measurements) -> list[Verdict]:
         figure = self.figure
-        value = figure.value(measurements[self.scenario].policies[OURS])
+        value = figure.value(measurements[self.scenario].policies[self.policy])
         return [
             Verdict(
                 scenario=self.scenario,
@@ -80,11 +76,13 @@ class Limit(_Bar, frozen=True, kw_only=True):
                 measured=figure.written(value),
                 passed=_within(figure, value, self.limit),
                 source=self.source,
+                policy=self.policy,
+                counted=self.counted,
             )
         ]
 
 
-class BelowPeers(_Bar, frozen=True, kw_only=True):
+class BelowPeers(BarBase, frozen=True, kw_only=True):
     """A latency is lower than the best peer's by a share at least."""
 
     figure: Figure
@@ -93,7 +91,7 @@ class BelowPeers(_Bar, frozen=True, kw_only=True):
     def judge(self, measurements: Measurements) -> list[Verdict]:
         measured = measurements[self.scenario]
         peers = [name for name in measured.serving if name not in SHOWN_ONLY]
-        best = _best(measured, self.figure, peers)
+        best = best_of(measured, self.figure, peers)
         rivals = [best, *(name for name in measured.peers if name in SHOWN_ONLY)]
         return [self._against(measured, name) for name in rivals if name]
 
@@ -108,7 +106,7 @@ class BelowPeers(_Bar, frozen=True, kw_only=True):
         )
 
 
-class BelowBaseline(_Bar, frozen=True, kw_only=True):
+class BelowBaseline(BarBase, frozen=True, kw_only=True):
     """A latency is lower than round robin's by a share at least."""
 
     figure: Figure
@@ -120,7 +118,7 @@ class BelowBaseline(_Bar, frozen=True, kw_only=True):
         return [msgspec.structs.replace(verdict, bar=f"{self.figure.label} against {title(BASELINE)}")]
 
 
-class NotBeaten(_Bar, frozen=True, kw_only=True):
+class NotBeaten(BarBase, frozen=True, kw_only=True):
     """No peer has a better figure by more than noise.
 
     Noise is the greater of the two policies' ranges over the seeds. A peer that turns requests away is compared with
@@ -145,7 +143,7 @@ class NotBeaten(_Bar, frozen=True, kw_only=True):
         """By how much more than noise a peer is better, and the verdict."""
         mine, theirs = measured.policies[ours], measured.policies[rival]
         value, best = self.figure.value(mine), self.figure.value(theirs)
-        noise = max(_range(self.figure, mine), _range(self.figure, theirs))
+        noise = max(range_of(self.figure, mine), range_of(self.figure, theirs))
         if value is None:
             beyond = inf
         elif best is None:
@@ -164,14 +162,14 @@ class NotBeaten(_Bar, frozen=True, kw_only=True):
         return beyond, verdict
 
 
-class Throughput(_Bar, frozen=True, kw_only=True):
+class Throughput(BarBase, frozen=True, kw_only=True):
     """All output per second is no lower than the best peer's, within a share."""
 
     within: float
 
     def judge(self, measurements: Measurements) -> list[Verdict]:
         measured = measurements[self.scenario]
-        rival = _best(measured, THROUGHPUT, list(measured.peers))
+        rival = best_of(measured, THROUGHPUT, list(measured.peers))
         best = THROUGHPUT.value(measured.policies[rival]) if rival else None
         value = THROUGHPUT.value(measured.policies[OURS])
         least = None if best is None else best * (1 - self.within)
@@ -187,26 +185,23 @@ class Throughput(_Bar, frozen=True, kw_only=True):
         ]
 
 
-class Cost(_Bar, frozen=True, kw_only=True):
+class Cost(BarBase, frozen=True, kw_only=True):
     """A share falls by at most so much against another scenario."""
 
     against: str
     figure: Figure
     most: float
+    policy: str = OURS
     counted: bool = True
     """Otherwise it is only shown."""
 
     @property
-    def scenarios(self) -> tuple[str, ...]:
-        return self.scenario, self.against
-
-    @property
-    def needs_peers(self) -> bool:
-        return False
+    def needs(self) -> Mapping[str, Needed]:
+        return dict.fromkeys((self.scenario, self.against), Needed(frozenset({self.policy})))
 
     def judge(self, measurements: Measurements) -> list[Verdict]:
-        value = self.figure.value(measurements[self.scenario].policies[OURS])
-        other = self.figure.value(measurements[self.against].policies[OURS])
+        value = self.figure.value(measurements[self.scenario].policies[self.policy])
+        other = self.figure.value(measurements[self.against].policies[self.policy])
         cost = None if value is None or other is None else other - value
         return [
             Verdict(
@@ -219,6 +214,7 @@ class Cost(_Bar, frozen=True, kw_only=True):
                 passed=cost is not None and cost <= self.most,
                 counted=self.counted,
                 source=self.source,
+                policy=self.policy,
             )
         ]
 
@@ -240,14 +236,15 @@ def _lower(
     )
 
 
-def _best(measured: Measured, figure: Figure, names: list[str]) -> str | None:
+def best_of(measured: Measured, figure: Figure, names: Iterable[str]) -> str | None:
+    """Which of some policies has the best figure; None where none has it."""
     known = {name: value for name in names if (value := figure.value(measured.policies[name])) is not None}
     if not known:
         return None
     return (max if figure.more_is_better else min)(known, key=lambda name: (known[name], name))
 
 
-def _range(figure: Figure, result: PolicyResult) -> float:
+def range_of(figure: Figure, result: PolicyResult) -> float:
     """How far apart a policy's seeds are."""
     low, high = (one and figure.value(one) for one in (result.min, result.max))
     return 0.0 if low is None or high is None else high - low

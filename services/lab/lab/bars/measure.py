@@ -1,29 +1,18 @@
 """Runs what the bars need; figures of peers are taken from runs made before, where these are the same runs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
 from lab.bars.kinds import Bar
-from lab.bars.model import BASELINE, OURS, WITH_ADMISSION, Measured
+from lab.bars.model import OURS, WITH_ADMISSION, Measured, Needed
 from lab.bars.table import RIGHT, WRONG
 from lab.results.model import PolicyResult, Run
 from lab.scenarios.load import load_scenario
 from lab.scenarios.model import Scenario
 from lab.sim.experiment import Experiment, Watch, load_trace, run_experiment
-
-PEERS = (
-    "llm_d",
-    "llm_d_predicted_latency_most",
-    "dynamo_kv",
-    "smg_least_load",
-    "smg_cache_aware_shortest_queue",
-    "preble_e2",
-    "mooncake_conductor",
-)
-"""Those among whom the best of every figure is found in every scenario; the others are far behind."""
 
 FEWEST_SEEDS = 2
 """Without a spread there is no noise to compare with."""
@@ -48,47 +37,47 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
 
 
-def scenarios_of(bars: Iterable[Bar]) -> dict[str, bool]:
-    """The scenarios that the bars need, and whether with peers."""
-    needed: dict[str, bool] = {}
+def needs_of(bars: Iterable[Bar]) -> dict[str, Needed]:
+    """Who has to run which scenario, for all bars together."""
+    needed: dict[str, Needed] = {}
     for bar in bars:
-        for name in bar.scenarios:
-            needed[name] = needed.get(name, False) or (bar.needs_peers and name == bar.scenario)
+        for name, who in bar.needs.items():
+            needed[name] = needed[name] | who if name in needed else who
     return needed
 
 
-def measure(name: str, with_peers: bool, how: Measuring, progress: Progress) -> Measured:
-    """TokenFleet in one scenario and, if asked for, its peers.
+def measure(name: str, needed: Needed, how: Measuring, progress: Progress) -> Measured:
+    """TokenFleet in one scenario and the peers needed there.
 
     Raises:
         TokenFleetError: a trace or a scenario cannot be read.
     """
-    scenario = _scenario(name)
     experiment = Experiment(
-        scenario=scenario,
-        policies=(OURS,),
+        scenario=_scenario(name),
+        policies=(),
         seeds=how.seeds or FEWEST_SEEDS,
         requests=how.requests,
         trace=how.trace,
         processes=how.processes,
     )
     if how.recorded and name != RIGHT:
-        recorded = _run_before(experiment, how, {OURS, WITH_ADMISSION})
+        recorded = _run_before(experiment, how, needed.ours | needed.peers)
         if recorded is not None:
             return Measured(policies=recorded.policies, kept=frozenset(recorded.policies))
-    if not with_peers:
-        return Measured(policies=_run(experiment, name, progress))
-    before = None if how.fresh else _run_before(experiment, how, {BASELINE, *PEERS})
+    if not needed.peers:
+        return Measured(policies=_run(_with(experiment, needed.ours), name, progress))
+    before = None if how.fresh else _run_before(experiment, how, needed.peers)
     if before is None:
-        peers = _run(_with(experiment, (BASELINE, *PEERS)), name, progress)
+        peers = _run(_with(experiment, needed.peers), name, progress)
         kept: frozenset[str] = frozenset()
     else:
-        experiment = msgspec.structs.replace(experiment, seeds=before.run.seeds)
+        experiment = msgspec.structs.replace(experiment, seeds=before.run.seeds, speed=before.run.speed)
         peers = before.baselines
         kept = frozenset(peers)
-    refusing = Measured(policies=peers).refusing
-    ours = _run(_with(experiment, (OURS, WITH_ADMISSION) if refusing else (OURS,)), name, progress)
-    return Measured(policies={**ours, **peers}, kept=kept)
+    ours = set(needed.ours)
+    if OURS in ours and Measured(policies=peers).refusing:
+        ours.add(WITH_ADMISSION)
+    return Measured(policies={**_run(_with(experiment, ours), name, progress), **peers}, kept=kept)
 
 
 def _scenario(name: str) -> Scenario:
@@ -97,8 +86,8 @@ def _scenario(name: str) -> Scenario:
     return load_scenario(name)
 
 
-def _with(experiment: Experiment, policies: Sequence[str]) -> Experiment:
-    return msgspec.structs.replace(experiment, policies=tuple(policies))
+def _with(experiment: Experiment, policies: Iterable[str]) -> Experiment:
+    return msgspec.structs.replace(experiment, policies=tuple(sorted(policies)))
 
 
 def _run(experiment: Experiment, name: str, progress: Progress) -> dict[str, PolicyResult]:
@@ -108,7 +97,7 @@ def _run(experiment: Experiment, name: str, progress: Progress) -> dict[str, Pol
     return msgspec.convert(document, Run, strict=False).policies
 
 
-def _run_before(experiment: Experiment, how: Measuring, needed: set[str]) -> Run | None:
+def _run_before(experiment: Experiment, how: Measuring, needed: Set[str]) -> Run | None:
     """The run of the same requests with the same seeds, if it is there and has all policies needed."""
     path = how.runs / f"{experiment.scenario.name}.json"
     try:
@@ -119,7 +108,7 @@ def _run_before(experiment: Experiment, how: Measuring, needed: set[str]) -> Run
     same = (
         before.run.trace == trace.source
         and before.run.requests == len(trace.requests)
-        and before.run.speed == experiment.scenario.speed
+        and experiment.scenario.speed in (None, before.run.speed)  # None: the run before looked for it
         and before.run.description == experiment.scenario.description
         and before.run.seeds == (how.seeds or before.run.seeds)
     )

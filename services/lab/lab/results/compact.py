@@ -38,9 +38,14 @@ def _short(value: Any, digits: int = FIGURE_DIGITS) -> Any:
 
 def _thinned(series: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _short(_every(line) if isinstance(line, list | tuple) else line, SERIES_DIGITS)
+        name: _short(_every(line) if _drawn(name, line) else line, SERIES_DIGITS)
         for name, line in series.items()
     }
+
+
+def _drawn(name: str, line: Any) -> bool:
+    """Whether it is a line of a plot: of what a policy changed, every entry is kept."""
+    return name != "adjustments" and isinstance(line, list | tuple)
 
 
 def _every(line: list[Any] | tuple[Any, ...]) -> list[Any]:

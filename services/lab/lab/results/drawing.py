@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter
 
 from lab.results import theme
 from lab.results.findings import best_baseline
@@ -15,8 +17,23 @@ from lab.results.model import OURS, Point, PolicyFigures, PolicyResult, Run, is_
 
 NARROW_IN, WIDE_IN, HEIGHT_IN = 6.2, 12.6, 3.5
 """Sizes in inches: two narrow plots go beside each other, at the same scale as one wide one."""
+PERCENT = FuncFormatter(lambda value, _: f"{value:.0%}".replace("%", " %"))
 ROW_IN, DENSE_ROW_IN = 0.25, 0.2
 """Height of a policy's row where policies are listed."""
+
+
+class Plot(msgspec.Struct, frozen=True):
+    """A drawing with its file name, its heading and what it says to those who cannot see it."""
+
+    name: str
+    heading: str
+    description: str
+    drawing: Drawing
+    wide: bool = False
+    """Whether it wants a row of its own."""
+
+    def svg(self, *, standalone: bool) -> str:
+        return theme.svg(self.drawing, self.name, self.description, standalone=standalone)
 
 
 def line_axes() -> tuple[Drawing, Axes]:

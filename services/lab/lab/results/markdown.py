@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lab.results.findings import best_baseline, lags, ranked, summary
 from lab.results.model import Run, title
+from lab.results.part_tables import part_tables
 from lab.results.tables import Cell, Row, Table, overall, per_class, per_length, predictions, share
 from lab.results.writing import ABSENT, percent, whole
 
@@ -29,12 +30,20 @@ PREDICTIONS = """\
   requests, also without the first 500 to arrive. Calibrated, half of what came is at most the predicted P50.
 """
 
+BATCH = """\
+- The work of batch lines and of others is what they alone make the engines' iterations longer by, in engine seconds per
+  second while there are lines enough to fill the pool. What others leave of the pool is what it does of the same lines by
+  themselves (the scenario that runs them alone), less the others' work.
+"""
+
 
 def results(runs: Sequence[Run], folder: str) -> str:
     """The whole document. `folder` is where the runs are, as the reader should see it."""
     opening = OPENING.format(runs=folder)
     if any(result.prediction for run in runs for result in run.policies.values()):
         opening += PREDICTIONS
+    if any(result.batch for run in runs for result in run.policies.values()):
+        opening += BATCH
     parts = [opening, "## At a glance\n", _glance(runs)]
     for run in runs:
         parts += _scenario(run)
@@ -105,6 +114,7 @@ def _scenario(run: Run) -> list[str]:
     tables = per_class(run)
     if run.input_lengths:
         tables.append(per_length(run))
+    tables += part_tables(run)
     parts += [f"{table.heading}:\n\n{_table(table)}" for table in predictions(run)]
     for table in tables:
         parts.append(f"<details>\n<summary>{table.heading}</summary>\n\n{_table(table)}\n</details>\n")

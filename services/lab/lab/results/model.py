@@ -32,15 +32,46 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: Percentiles
     tpot_s: Percentiles
     e2e_s: Percentiles
+    rejected_by_reason: dict[str, float] = {}
 
 
-class LengthFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one input-length class, or of another part of the requests."""
+class PartFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one input-length class, of a tenant, or of another part of the requests.
+
+    Some are missing in runs of before they were kept.
+    """
 
     offered: float
     rejected: float
     attainment_offered: float | None
     ttft_s: Percentiles
+    attainment_admitted: float | None = None
+    output_tokens_per_s: float | None = None
+    goodput_tokens_per_s: float | None = None
+    rejected_by_reason: dict[str, float] = {}
+
+
+class BatchFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What batch lines got, as `lab.sim.batch` defines it."""
+
+    lines: float
+    deadlines: float
+    deadlines_met: float | None
+    """The share of the lines with a deadline that were done by then."""
+    window_s: float
+    """While there were lines enough to fill a pool; work is counted in it."""
+    output_tokens_per_s: float
+    work_per_s: float
+    """Engine seconds of work per second."""
+    others_work_per_s: float
+
+
+class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
+    """How a policy moved its own knobs, as `lab.sim.steadiness` defines it."""
+
+    changes: float
+    turned_back: float
+    settled_s: float | None
 
 
 class PredictionFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +98,17 @@ class PolicyFigures(Figures, frozen=True, kw_only=True):
     """One policy's figures over all requests, per class and per input length."""
 
     classes: dict[str, Figures] = {}
-    input_lengths: dict[str, LengthFigures] = {}
-    after_500: LengthFigures | None = None
+    input_lengths: dict[str, PartFigures] = {}
+    after_500: PartFigures | None = None
     """Of the requests that arrived after the first 500, by when a policy that learns should have."""
+    tenants: dict[str, PartFigures] = {}
+    """Empty where there is only one, or there are too many to tell apart."""
+    others: PartFigures | None = None
+    """All but the tenant that floods."""
+    starved_s: float | None = None
+    """The longest wait of any long-context request."""
+    batch: BatchFigures | None = None
+    steadiness: Steadiness | None = None
     prediction: Prediction | None = None
     """None of a policy that predicts nothing, and in runs of before this was kept."""
 
@@ -85,6 +124,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the start, waiting requests per instance (mean over instances)."""
     per_instance_load: dict[str, float] = {}
     """Share of the run each instance was busy."""
+    adjustments: tuple[tuple[float, str, float, float], ...] = ()
+    """Seconds from the start, the knob the policy moved, its value before and after."""
 
 
 class PolicyResult(PolicyFigures, frozen=True, kw_only=True):
@@ -147,6 +188,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def classes(self) -> dict[str, float]:
         """The classes of the run's requests, and how many were offered: the same whatever the policy."""
         return {name: figures.offered for name, figures in self._any.classes.items() if figures.offered}
+
+    @property
+    def tenants(self) -> dict[str, float]:
+        """The tenants of the run, and how many requests each offered; empty where there is only one."""
+        return {name: figures.offered for name, figures in self._any.tenants.items()}
 
     @property
     def input_lengths(self) -> dict[str, float]:

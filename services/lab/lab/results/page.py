@@ -7,9 +7,11 @@ from string import Template
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from lab.results import theme
+from lab.results.drawing import Plot
 from lab.results.findings import lags, ranked, summary
 from lab.results.model import Run, compares, title
-from lab.results.plots import Plot, plots
+from lab.results.part_tables import part_tables
+from lab.results.plots import plots
 from lab.results.tables import Cell, Row, Table, overall, per_class, per_length, predictions
 
 ONE_SEED = "One seed only: the figures have no spread, and differences between policies may be chance."
@@ -68,7 +70,7 @@ def _tables(run: Run) -> list[Element]:
     tables = [overall(run), *per_class(run)]
     if run.input_lengths:
         tables.append(per_length(run))
-    tables += predictions(run)
+    tables += [*part_tables(run), *predictions(run)]
     for table in tables:
         parts += [_element("h3", table.heading), _table(table)]
     return parts

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-import msgspec
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter
 
 from lab.results import theme
@@ -15,8 +13,10 @@ from lab.results.drawing import (
     DENSE_ROW_IN,
     HEIGHT_IN,
     NARROW_IN,
+    PERCENT,
     ROW_IN,
     WIDE_IN,
+    Plot,
     colour_of,
     draw_dot,
     draw_line,
@@ -26,11 +26,12 @@ from lab.results.drawing import (
     name_lines,
     named_colours,
 )
+from lab.results.fates import fates
 from lab.results.labels import GAP
 from lab.results.model import (
     LENGTHS,
     OURS,
-    LengthFigures,
+    PartFigures,
     Point,
     PolicyFigures,
     PolicyResult,
@@ -40,30 +41,15 @@ from lab.results.model import (
 from lab.results.tables import share
 from lab.results.writing import percent, whole
 
-PERCENT = FuncFormatter(lambda value, _: f"{value:.0%}".replace("%", " %"))
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}" if value == round(value) else f"{value:,g}")
 STEPS_MIN = (0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 360, 1440)
 SECONDS = FuncFormatter(lambda value, _: f"{value:g}")
 
 
-class Plot(msgspec.Struct, frozen=True):
-    """A drawing with its file name, its heading and what it says to those who cannot see it."""
-
-    name: str
-    heading: str
-    description: str
-    drawing: Drawing
-    wide: bool = False
-    """Whether it wants a row of its own."""
-
-    def svg(self, *, standalone: bool) -> str:
-        return theme.svg(self.drawing, self.name, self.description, standalone=standalone)
-
-
 def plots(run: Run) -> list[Plot]:
     """Every plot the run has figures for. Runs kept without series have fewer."""
     with mpl.rc_context(theme.STYLE):
-        drawn = (overview(run), ttft(run), goodput(run), queues(run), loads(run), lengths(run))
+        drawn = (overview(run), ttft(run), goodput(run), queues(run), loads(run), lengths(run), fates(run))
         return [plot for plot in drawn if plot]
 
 
@@ -243,7 +229,7 @@ def _over_time(run: Run, lines: dict[str, np.ndarray], name: str, heading: str) 
 
 def _length_row(axes: Axes, row: int, name: str, result: PolicyResult, key: str) -> None:
     def attained(figures: PolicyFigures) -> float | None:
-        found: LengthFigures | None = figures.input_lengths.get(key)
+        found: PartFigures | None = figures.input_lengths.get(key)
         return found.attainment_offered if found else None
 
     figures = result.input_lengths.get(key)

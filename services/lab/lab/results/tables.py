@@ -10,7 +10,7 @@ from lab.results.model import (
     OURS,
     BoundFigures,
     Figures,
-    LengthFigures,
+    PartFigures,
     PolicyFigures,
     PolicyResult,
     Prediction,
@@ -73,6 +73,7 @@ MET_OFFERED = Column(
     bound=lambda b: b.attainment_offered,
 )
 MET_ADMITTED = Column("met, of admitted", lambda f: f.attainment_admitted, percent, more_is_better=True)
+OUTPUT = Column("all output, tokens/s", lambda f: f.output_tokens_per_s, whole, more_is_better=True)
 REFUSED = Column("refused", lambda f: share(f.rejected, f.offered), percent, more_is_better=None)
 TTFT_P50 = Column("TTFT P50, s", lambda f: f.ttft_s.p50, seconds, False, lambda b: b.ttft_s.p50)
 TTFT_P95 = Column("TTFT P95, s", lambda f: f.ttft_s.p95, seconds, False, lambda b: b.ttft_s.p95)
@@ -80,15 +81,26 @@ TTFT_P99 = Column("TTFT P99, s", lambda f: f.ttft_s.p99, seconds, False, lambda 
 TPOT_P95 = Column("TPOT P95, ms", lambda f: f.tpot_s.p95, milliseconds, more_is_better=False)
 REUSED = Column("prefix reused", lambda f: f.prefix_reuse, percent, more_is_better=None)
 
-OVERALL = (GOODPUT, MET_OFFERED, MET_ADMITTED, REFUSED, TTFT_P50, TTFT_P95, TTFT_P99, TPOT_P95, REUSED)
-PER_CLASS = (GOODPUT, MET_OFFERED, MET_ADMITTED, REFUSED, TTFT_P50, TTFT_P95, TPOT_P95)
+OVERALL = (
+    GOODPUT,
+    OUTPUT,
+    MET_OFFERED,
+    MET_ADMITTED,
+    REFUSED,
+    TTFT_P50,
+    TTFT_P95,
+    TTFT_P99,
+    TPOT_P95,
+    REUSED,
+)
+PER_CLASS = (GOODPUT, OUTPUT, MET_OFFERED, MET_ADMITTED, REFUSED, TTFT_P50, TTFT_P95, TPOT_P95)
 
 
 def overall(run: Run) -> Table:
     """Every policy over all requests, and the bound."""
     columns = _columns(OVERALL, [(result, result.min, result.max) for result in _results(run)])
     bound = Row("bound", tuple(_bound_cell(run, column) for column in OVERALL), bound=True)
-    rows = _rows(run, columns)
+    rows = rows_of(run, columns)
     return Table("All requests", tuple(column.label for column in OVERALL), (bound, *rows))
 
 
@@ -102,18 +114,18 @@ def per_class(run: Run) -> list[Table]:
         ]
         heading = f"Class {name}: {whole(offered)} requests offered"
         labels = tuple(column.label for column in PER_CLASS)
-        tables.append(Table(heading, labels, _rows(run, _columns(PER_CLASS, groups))))
+        tables.append(Table(heading, labels, rows_of(run, _columns(PER_CLASS, groups))))
     return tables
 
 
 def per_length(run: Run) -> Table:
     """Attainment of offered requests per input-length class, with what was refused and the TTFT."""
     lengths = run.input_lengths
-    columns = [[_length_cell(result, key) for result in _results(run)] for key in lengths]
+    columns = [[part_cell(result, _length(key)) for result in _results(run)] for key in lengths]
     labels = (f"{LENGTHS[key]} ({whole(offered)} offered)" for key, offered in lengths.items())
-    marked = [_mark_best(cells, more_is_better=True) for cells in columns]
-    heading = "By prompt length in tokens: met, of offered (refused; TTFT P50 / P95 in s)"
-    return Table(heading, tuple(labels), _rows(run, marked))
+    marked = [mark_best(cells, more_is_better=True) for cells in columns]
+    heading = "By prompt length in tokens: met, of offered (of admitted; refused; TTFT P50 / P95 in s)"
+    return Table(heading, tuple(labels), rows_of(run, marked))
 
 
 def predictions(run: Run) -> list[Table]:
@@ -156,13 +168,13 @@ def _predicted(run: Run, figure: str, part: Callable[[Prediction], PredictionFig
     if not errors:
         return
     columns = [
-        _mark_best([_error_cell(value, *one) for one in errors.values()], False if less else None)
+        mark_best([_error_cell(value, *one) for one in errors.values()], False if less else None)
         for _, value, less in ERRORS
     ]
     lengths = [key for key in LENGTHS if any(one and key in one.input_lengths for one, *_ in errors.values())]
     for key in lengths:
         cells = [_error_of_length(one, key) for one, *_ in errors.values()]
-        columns.append(_mark_best(cells, more_is_better=False))
+        columns.append(mark_best(cells, more_is_better=False))
     labels = (*(label for label, *_ in ERRORS), *(LENGTHS[key] for key in lengths))
     rows = tuple(
         Row(title(name), cells, ours=name == OURS)
@@ -198,7 +210,8 @@ def _results(run: Run) -> list[PolicyResult]:
     return [run.policies[name] for name in ranked(run)]
 
 
-def _rows(run: Run, columns: Sequence[Sequence[Cell]]) -> tuple[Row, ...]:
+def rows_of(run: Run, columns: Sequence[Sequence[Cell]]) -> tuple[Row, ...]:
+    """A row per policy from columns of cells, in the order of `ranked`."""
     by_policy: Iterable[tuple[Cell, ...]] = zip(*columns, strict=True)
     names = ranked(run)
     return tuple(
@@ -208,7 +221,7 @@ def _rows(run: Run, columns: Sequence[Sequence[Cell]]) -> tuple[Row, ...]:
 
 def _columns(columns: Sequence[Column], groups: Sequence[Group]) -> list[list[Cell]]:
     return [
-        _mark_best([_cell(column, *group) for group in groups], column.more_is_better) for column in columns
+        mark_best([_cell(column, *group) for group in groups], column.more_is_better) for column in columns
     ]
 
 
@@ -218,16 +231,22 @@ def _cell(column: Column, median: Figures | None, low: Figures | None, high: Fig
     return value, Cell(column.written(value), spread(column.written, lowest, highest))
 
 
-def _length_cell(result: PolicyResult, key: str) -> Valued:
-    figures = result.input_lengths.get(key)
+def part_cell(result: PolicyResult, part: Callable[[PolicyFigures], PartFigures | None]) -> Valued:
+    """The share met of a part's offered requests, with what else is to be known of it in small."""
+    figures = part(result)
     if figures is None:
         return None, Cell()
-    low, high = _length(result.min, key), _length(result.max, key)
+    low, high = result.min and part(result.min), result.max and part(result.max)
+    details = [
+        percent(share(figures.rejected, figures.offered)),
+        f"{seconds(figures.ttft_s.p50)} / {seconds(figures.ttft_s.p95)}",
+    ]
+    if figures.attainment_admitted is not None:
+        details.insert(0, percent(figures.attainment_admitted))
     return figures.attainment_offered, Cell(
         percent(figures.attainment_offered),
         spread(percent, low and low.attainment_offered, high and high.attainment_offered),
-        f"{percent(share(figures.rejected, figures.offered))}; "
-        f"{seconds(figures.ttft_s.p50)} / {seconds(figures.ttft_s.p95)}",
+        "; ".join(details),
     )
 
 
@@ -239,7 +258,7 @@ def _bound_cell(run: Run, column: Column) -> Cell:
     )
 
 
-def _mark_best(cells: Sequence[Valued], more_is_better: bool | None) -> list[Cell]:
+def mark_best(cells: Sequence[Valued], more_is_better: bool | None) -> list[Cell]:
     """Marks every cell that reads as the best does, unless all do: what reads the same is not ranked."""
     known = [value for value, _ in cells if value is not None]
     if more_is_better is None or len({cell.text for value, cell in cells if value is not None}) < 2:
@@ -253,5 +272,5 @@ def _class(figures: PolicyFigures | None, name: str) -> Figures | None:
     return figures.classes.get(name) if figures else None
 
 
-def _length(figures: PolicyFigures | None, key: str) -> LengthFigures | None:
-    return figures.input_lengths.get(key) if figures else None
+def _length(key: str) -> Callable[[PolicyFigures], PartFigures | None]:
+    return lambda figures: figures.input_lengths.get(key)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from lab.errors import ScenarioError
-from lab.scenarios.model import Pool, Scenario
+from lab.scenarios.model import Pool, Scenario, tenant_name
 from lab.sim.timing import timed
 from lab.traces.generated_name import is_generated
 from tokenfleet.contracts.fleet import EngineProfile
@@ -117,6 +117,22 @@ def _problem_of_sites(scenario: Scenario) -> str | None:
     dealt = scenario.tenants
     if dealt and dealt.confined_share and dealt.confined_to not in scenario.sites:
         return f"tenants are confined to {dealt.confined_to}, but pools are at {', '.join(scenario.sites)}"
+    return _problem_of_tenants(scenario)
+
+
+def _problem_of_tenants(scenario: Scenario) -> str | None:
+    dealt, flood = scenario.tenants, scenario.flood
+    if dealt and len(dealt.weights) > dealt.count:
+        return f"there are weights for {len(dealt.weights)} tenants, but {dealt.count} tenants"
+    if flood is None:
+        return None
+    if dealt is None:
+        return "a `flood` needs `tenants`, one of which floods"
+    known = [tenant_name(number) for number in range(dealt.count)]
+    if flood.tenant not in known:
+        return f"{flood.tenant} is to flood, but the tenants are {', '.join(known)}"
+    if flood.from_share >= flood.to_share:
+        return f"the flood ends at {flood.to_share:g} of the run, not after its beginning at {flood.from_share:g}"
     return None
 
 
@@ -129,6 +145,9 @@ def _problem_in_time(scenario: Scenario) -> str | None:
             return (
                 f"a step ends at {step.to_share:g} of the run, not after its beginning at {step.from_share:g}"
             )
+    for file in scenario.batch.files if scenario.batch else ():
+        if file.due_share <= file.from_share:
+            return f"a batch file is due at {file.due_share:g} of the run, not after it comes at {file.from_share:g}"
     back_s: dict[str, float] = {}
     for death in sorted(scenario.failures, key=lambda death: death.at_s):
         if death.back_s is not None and death.back_s <= death.at_s:

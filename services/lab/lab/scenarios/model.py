@@ -68,8 +68,50 @@ class Tenants(_Table, frozen=True, kw_only=True):
     """Sessions are dealt to tenants; a share of these may use one site only."""
 
     count: Natural
+    weights: tuple[Positive, ...] = ()
+    """Of the first tenants, in order; the others weigh 1."""
     confined_share: Share = 0.0
     confined_to: str = LOCAL
+
+
+class Flood(_Table, frozen=True, kw_only=True):
+    """One tenant offers several times an equal share of what the trace offers meanwhile.
+
+    Between two shares of the run, sessions like the trace's own, with prompts of their own, come on top of its usual
+    requests. Those of the other tenants stay what and when they are.
+    """
+
+    tenant: str
+    """One of `tenants`, by name."""
+    factor: Annotated[float, msgspec.Meta(ge=1)]
+    """1: it offers its share like everybody. Figures of the others are kept apart even so."""
+    from_share: Share
+    to_share: Share
+
+
+class BatchFile(_Table, frozen=True, kw_only=True):
+    """Lines uploaded together, sent one after the other, and due together."""
+
+    lines_share: Share
+    """Of all lines."""
+    from_share: Share
+    """When the first arrives, as a share of the run."""
+    due_share: Positive
+    """When they are due, likewise."""
+
+
+class Batch(_Table, frozen=True, kw_only=True):
+    """Batch files beside the trace. A line is a request of another trace, made a batch line."""
+
+    lines_per_request: Positive
+    """Lines for each request of the scenario's trace."""
+    files: Annotated[tuple[BatchFile, ...], msgspec.Meta(min_length=1)]
+    lines_per_s: Positive = 20.0
+    """How fast the lines of a file are sent. All at once, a router that only knows of load what telemetry says would
+    send them all to one instance."""
+    trace: str = "generated:chat"
+    alone: bool = False
+    """The scenario's own trace only says how long the run is: what the pool makes of the lines by themselves."""
 
 
 class Pinned(_Table, frozen=True, kw_only=True):
@@ -94,6 +136,11 @@ class Drift(_Table, frozen=True, kw_only=True):
     at_s: NotNegative
     factor: Annotated[float, msgspec.Meta(ge=1)]
     """On every coefficient of its timing, from then on."""
+
+
+def tenant_name(number: int) -> str:
+    """What a scenario's tenants are called."""
+    return f"tenant-{number}"
 
 
 class Scenario(_Table, frozen=True, kw_only=True):
@@ -128,6 +175,8 @@ class Scenario(_Table, frozen=True, kw_only=True):
     round_trips_ms: dict[str, NotNegative] = {}
     """Between two sites, as `"A-B"`."""
     tenants: Tenants | None = None
+    flood: Flood | None = None
+    batch: Batch | None = None
     pinned: Pinned | None = None
 
     @property

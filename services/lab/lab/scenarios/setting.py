@@ -1,7 +1,6 @@
 """A scenario and a seed made into a cluster and what arrives there."""
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from math import cos, pi
 
 import msgspec
@@ -10,11 +9,12 @@ import numpy.typing as npt
 
 from lab.errors import ScenarioError
 from lab.scenarios.load import profile_of
-from lab.scenarios.model import Regions, Scenario, Step
+from lab.scenarios.model import Regions, Scenario, Step, tenant_name
+from lab.scenarios.offered import batch_lines, dealt, flooded
 from lab.sim.cluster import Cluster, Failure, InstanceSpec, Slowdown
 from lab.sim.timing import timed
 from lab.sim.workload import DEFAULT_TENANT, Submission, TraceWorkload, Workload
-from lab.traces.model import Trace, TraceRequest
+from lab.traces.model import Trace
 from tokenfleet.contracts.policy import Policy, Tenant
 
 Floats = npt.NDArray[np.float64]
@@ -76,11 +76,15 @@ def cluster_of(scenario: Scenario, seed: int) -> Cluster:
 
 
 def workload_of(scenario: Scenario, trace: Trace, speed: float, seed: int) -> Workload:
-    """What arrives: the trace at a speed, with the scenario's entries, tenants, versions and changes of rate."""
+    """What arrives: the trace at a speed, with the scenario's entries, tenants, versions and changes of rate.
+
+    Raises:
+        TraceError: the trace of its batch lines cannot be read.
+    """
     timeout_s = Policy().request_timeout_s
     plain = TraceWorkload(trace, speed, timeout_s)
     entry_site = scenario.entry_site or scenario.sites[0]
-    changed = scenario.steps or scenario.regions or scenario.tenants or scenario.pinned
+    changed = scenario.steps or scenario.regions or scenario.tenants or scenario.pinned or scenario.batch
     if not changed:
         return plain if entry_site == "local" else _entering(plain, entry_site)
     submissions = list(plain)
@@ -95,10 +99,15 @@ def workload_of(scenario: Scenario, trace: Trace, speed: float, seed: int) -> Wo
         count = scenario.tenants.count
         submissions = [
             msgspec.structs.replace(
-                submission, tenant=f"tenant-{_dealt(submission.request, count, 'tenant')}"
+                submission, tenant=tenant_name(dealt(submission.request, count, "tenant"))
             )
             for submission in submissions
         ]
+        if scenario.flood:
+            submissions = flooded(submissions, scenario.flood, count)
+    if scenario.batch:
+        lines = batch_lines(scenario.batch, submissions, seed)
+        submissions = lines if scenario.batch.alone else [*submissions, *lines]
     if scenario.pinned:
         draws = np.random.default_rng(seed).random(len(submissions))
         submissions = [
@@ -111,6 +120,13 @@ def workload_of(scenario: Scenario, trace: Trace, speed: float, seed: int) -> Wo
         msgspec.structs.replace(submission, number=number)
         for number, submission in enumerate(sorted(submissions, key=lambda one: one.arrival_s))
     ]
+
+
+def step_times_s(scenario: Scenario, trace: Trace, speed: float) -> tuple[float, ...]:
+    """When the scenario's steps change the load, in order."""
+    span_s = trace.requests[-1].arrival_s / speed if trace.requests else 0.0
+    edges = {edge for step in scenario.steps for edge in (step.from_share, step.to_share)}
+    return tuple(edge * span_s for edge in sorted(edges))
 
 
 def _entering(submissions: Workload, site: str) -> list[Submission]:
@@ -129,15 +145,19 @@ def _off_profile(instances: Sequence[InstanceSpec], scenario: Scenario, seed: in
 
 
 def _tenants(scenario: Scenario) -> dict[str, Tenant]:
-    dealt = scenario.tenants
-    if dealt is None:
+    tenants = scenario.tenants
+    if tenants is None:
         return {}
-    confined = round(dealt.count * dealt.confined_share)
-    tenants = [
-        Tenant(tenant=f"tenant-{number}", sites=(dealt.confined_to,) if number < confined else None)
-        for number in range(dealt.count)
+    confined = round(tenants.count * tenants.confined_share)
+    listed = [
+        Tenant(
+            tenant=tenant_name(number),
+            weight=tenants.weights[number] if number < len(tenants.weights) else 1.0,
+            sites=(tenants.confined_to,) if number < confined else None,
+        )
+        for number in range(tenants.count)
     ]
-    return {tenant.tenant: tenant for tenant in (*tenants, Tenant(tenant=DEFAULT_TENANT))}
+    return {tenant.tenant: tenant for tenant in (*listed, Tenant(tenant=DEFAULT_TENANT))}
 
 
 def _regional(submissions: Sequence[Submission], regions: Regions) -> list[Submission]:
@@ -149,7 +169,7 @@ def _regional(submissions: Sequence[Submission], regions: Regions) -> list[Submi
         own = [
             msgspec.structs.replace(submission, entry_site=site)
             for submission in submissions
-            if _dealt(submission.request, len(regions.sites), "region") == number
+            if dealt(submission.request, len(regions.sites), "region") == number
         ]
         entering += _warped(own, _swing(regions.amplitude, phase, span_s), span_s)
     return entering
@@ -185,11 +205,3 @@ def _steps(steps: Sequence[Step], span_s: float) -> Callable[[float], float]:
         return factor
 
     return rate
-
-
-def _dealt(request: TraceRequest, count: int, salt: str) -> int:
-    """Which of `count` a request's session is dealt to: by its second block, for the first is shared by all."""
-    ids = request.block_ids
-    session = ids[1] if len(ids) > 1 else ids[0] if ids else 0
-    digest = blake2b(f"{salt}:{session}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % count

@@ -115,6 +115,20 @@ class SiteAware(Protocol):
         ...
 
 
+Adjusted = tuple[float, str, float, float]
+"""A policy moved one of its own knobs: `(seconds, knob, before, after)`."""
+
+
+@runtime_checkable
+class Adjusting(Protocol):
+    """A policy that steers itself and keeps a record of it."""
+
+    @property
+    def adjustments(self) -> Sequence[Adjusted]:
+        """All changes so far, in order of time."""
+        ...
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one request: all that the accounting rules need of it."""
 

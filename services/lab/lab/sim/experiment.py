@@ -15,8 +15,8 @@ from lab.child import end_with_parent
 from lab.errors import ScenarioError, SimulationError
 from lab.scenarios.load import find_trace
 from lab.scenarios.model import Scenario
-from lab.scenarios.setting import cluster_of, workload_of
-from lab.sim.figures import policy_figures, spread
+from lab.scenarios.setting import cluster_of, step_times_s, workload_of
+from lab.sim.figures import Observed, policy_figures, spread
 from lab.sim.oracle import bound
 from lab.sim.policies import description, make_policy
 from lab.sim.simulator import Simulation
@@ -76,9 +76,16 @@ def run_policy(
 ) -> dict[str, Any]:
     """The figures of one policy with one seed."""
     cluster = cluster_of(experiment.scenario, seed)
-    work = workload_of(experiment.scenario, load_trace(experiment, seed), speed, seed)
+    scenario, trace = experiment.scenario, load_trace(experiment, seed)
+    work = workload_of(scenario, trace, speed, seed)
     policy = make_policy(name, seed)
-    return policy_figures(Simulation(cluster, work, policy, on_progress=on_progress).run(), REFERENCE)
+    observed = Observed(
+        profiles={spec.name: spec.engine_profile for spec in cluster.instances},
+        flooding=scenario.flood.tenant if scenario.flood else None,
+        steps_s=step_times_s(scenario, trace, speed),
+    )
+    result = Simulation(cluster, work, policy, on_progress=on_progress).run()
+    return policy_figures(result, REFERENCE, observed)
 
 
 def run_bound(experiment: Experiment, speed: float, seed: int) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The figures of a run, from the rules that make the ledger's."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -9,15 +8,26 @@ import msgspec
 import numpy as np
 
 from goodput_accountant.policy.accounting import LedgerRow, account
-from goodput_accountant.policy.report import build_report, duration, summarise
+from goodput_accountant.policy.report import build_report, duration
 from lab.replay.report import report_json
 from lab.sim.api import Outcome
+from lab.sim.batch import batch_figures
 from lab.sim.cluster import MODEL, VERSION
-from lab.sim.lengths import LENGTHS, length_class
+from lab.sim.groups import (
+    REASONS,
+    by_class,
+    by_input_length,
+    by_tenant,
+    figures_of,
+    rejected_by_reason,
+    starved_s,
+)
 from lab.sim.prediction import WARM_UP, prediction_figures
 from lab.sim.simulator import Result
+from lab.sim.steadiness import steadiness
 from slomax.policy.classify import classify, objective_for
 from tokenfleet.contracts import requests as contracts
+from tokenfleet.contracts.fleet import EngineProfile
 from tokenfleet.contracts.policy import Policy
 from tokenfleet.contracts.requests import Ended, terminal_event_id
 
@@ -65,24 +75,52 @@ def ledger_rows(outcomes: Sequence[Outcome], policy: Policy) -> list[LedgerRow]:
     return [account(ended(outcome, policy)) for outcome in outcomes]
 
 
-def policy_figures(result: Result, policy: Policy) -> dict[str, Any]:
-    """The keys of `tokenfleet replay --json`, the same per input length, and the series to plot.
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What to look at in a run, beyond what every run shows."""
+
+    profiles: dict[str, EngineProfile] = {}
+    """Of the engines, by instance: what batch lines got is measured by them."""
+    flooding: str | None = None
+    """A tenant whose requests say nothing about how the others fare."""
+    steps_s: tuple[float, ...] = ()
+    """When the load changed."""
+
+
+NOTHING_MORE = Observed()
+
+
+def policy_figures(result: Result, policy: Policy, observed: Observed = NOTHING_MORE) -> dict[str, Any]:
+    """The keys of `tokenfleet replay --json`, more of the same per group, and the series to plot.
 
     `prediction` says more here than a replay does; `after_500` leaves out the first 500 requests to arrive.
     """
     rows = ledger_rows(result.outcomes, policy)
-    return {
-        **report_json(build_report(rows)),
-        "input_lengths": _by_input_length(rows),
+    duration_s = duration(rows)
+    report = report_json(build_report(rows))
+    classes = by_class(rows)
+    figures: dict[str, Any] = {
+        **report,
+        REASONS: rejected_by_reason(rows),
+        "classes": {name: {**summary, **classes[name]} for name, summary in report["classes"].items()},
+        "tenants": by_tenant(rows, duration_s),
+        "input_lengths": by_input_length(rows, duration_s),
+        "starved_s": starved_s(rows),
         "prediction": prediction_figures(result.outcomes),
-        "after_500": _brief(rows[WARM_UP:], duration(rows)),
+        "after_500": figures_of(rows[WARM_UP:], duration_s),
+        "steadiness": steadiness(result.adjustments, observed.steps_s),
         "series": {
             "ttft_cdf": cdf([row.ttft_s for row in rows if row.ttft_s is not None]),
             "goodput_over_time": _goodput_over_time(rows),
             "queue_length_over_time": _thinned(result.mean_waiting),
             "per_instance_load": result.busy_share,
+            "adjustments": result.adjustments,
         },
     }
+    if batch := batch_figures(result.outcomes, observed.profiles):
+        figures["batch"] = batch
+    if observed.flooding is not None:
+        figures["others"] = figures_of([row for row in rows if row.tenant != observed.flooding], duration_s)
+    return figures
 
 
 def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -108,34 +146,18 @@ def _combined(runs: Sequence[Mapping[str, Any]], combine: Any) -> dict[str, Any]
     combined: dict[str, Any] = {}
     for key in dict.fromkeys(key for run in runs for key in run):
         values = [run[key] for run in runs if run.get(key) is not None]
-        if values and isinstance(values[0], Mapping):
+        if key == REASONS:
+            reasons = {reason for one in values for reason in one}
+            combined[key] = {
+                reason: combine([one.get(reason, 0) for one in values]) for reason in sorted(reasons)
+            }
+        elif values and isinstance(values[0], Mapping):
             combined[key] = _combined(values, combine)
         else:
             figure = combine(values) if values else None
             whole = bool(values) and all(isinstance(value, int) for value in values)
             combined[key] = int(figure) if figure is not None and whole and figure == int(figure) else figure
     return combined
-
-
-def _by_input_length(rows: Sequence[LedgerRow]) -> dict[str, dict[str, Any]]:
-    groups: dict[str, list[LedgerRow]] = defaultdict(list)
-    for row in rows:
-        groups[length_class(row.input_tokens)].append(row)
-    duration_s = duration(rows)
-    figures: dict[str, dict[str, Any]] = {}
-    for name in LENGTHS:
-        figures[name] = _brief(groups[name], duration_s)
-    return figures
-
-
-def _brief(rows: Sequence[LedgerRow], duration_s: float) -> dict[str, Any]:
-    summary = summarise(rows, duration_s)
-    return {
-        "offered": summary.offered,
-        "rejected": summary.rejected,
-        "attainment_offered": summary.attainment_offered,
-        "ttft_s": msgspec.to_builtins(summary.ttft_s),
-    }
 
 
 def _goodput_over_time(rows: Sequence[LedgerRow]) -> list[tuple[float, float]]:

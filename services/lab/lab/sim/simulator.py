@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lab.sim.api import Decision, Hold, Outcome, Policy, Refuse, Route, SiteAware
+from lab.sim.api import Adjusted, Adjusting, Decision, Hold, Outcome, Policy, Refuse, Route, SiteAware
 from lab.sim.cluster import MODEL, Cluster, Failure, Instance, Slowdown
 from lab.sim.eligible import Eligibility
 from lab.sim.job import Job
@@ -40,6 +40,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Engine iterations simulated."""
     generated_tokens: int
     """Output tokens that the engines produced, for whatever became of their requests."""
+    adjustments: list[Adjusted] = []
+    """What the policy changed about itself, if it keeps a record of that."""
 
 
 class Simulation:
@@ -116,6 +118,7 @@ class Simulation:
             iterations=self._past_iterations + sum(engine.iterations for engine in running),
             generated_tokens=self._past_generated_tokens
             + sum(engine.counters.generation_tokens for engine in running),
+            adjustments=list(self._policy.adjustments) if isinstance(self._policy, Adjusting) else [],
         )
 
     def _at(self, time_s: float, handler: Callable[[Any], None], argument: Any) -> None:

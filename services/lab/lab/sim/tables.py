@@ -32,6 +32,18 @@ LATENCY = (
     Column("TPOT P95", lambda figures: figures.get("tpot_s", {}).get("p95"), "{:.3f}"),
     Column("reused", lambda figures: figures["prefix_reuse"], "{:.1%}"),
 )
+SPECIAL = (
+    Column("long", lambda figures: figures.get("starved_s"), "{:.1f}"),
+    Column("in time", lambda figures: figures.get("batch", {}).get("deadlines_met"), "{:.1%}"),
+    Column("batch", lambda figures: figures.get("batch", {}).get("output_tokens_per_s"), "{:,.0f}"),
+    Column("work", lambda figures: figures.get("batch", {}).get("work_per_s"), "{:.2f}"),
+    Column("others'", lambda figures: figures.get("batch", {}).get("others_work_per_s"), "{:.2f}"),
+    Column("others", lambda figures: figures.get("others", {}).get("attainment_offered"), "{:.1%}"),
+    Column("their P95", lambda figures: figures.get("others", {}).get("ttft_s", {}).get("p95"), "{:.2f}"),
+    Column("settled", lambda figures: figures.get("steadiness", {}).get("settled_s"), "{:.0f}"),
+    Column("turned back", lambda figures: figures.get("steadiness", {}).get("turned_back"), "{:.0f}"),
+)
+"""Shown where some policy has them."""
 
 
 def tables(document: dict[str, Any]) -> Iterable[Table]:
@@ -42,6 +54,14 @@ def tables(document: dict[str, Any]) -> Iterable[Table]:
         heading += f", medians of {run['seeds']} seeds"
     yield _overview(f"{heading}; tokens/s, met share of offered and of admitted", VALUE, document)
     yield _overview("virtual seconds, and prompt tokens found in a cache", LATENCY, document)
+    policies = document["policies"].values()
+    special = [column for column in SPECIAL if any(column.value(one) for one in policies)]
+    if special:
+        yield _overview(
+            "longest wait of a long context; batch lines in time, tokens/s, their and others' work; who does not flood; steering",
+            special,
+            document,
+        )
     yield _attainment("met, of offered (and refused), per class", document["policies"], "classes")
     yield _attainment(
         "met, of offered (and refused), per input length",

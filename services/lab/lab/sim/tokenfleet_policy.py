@@ -1,19 +1,22 @@
 """TokenFleet as a policy under test: the live decision code of its services, wired as the services wire it.
 
-Nothing is decided here. FleetMind places where there are several sites, SLOMax classifies and admits, TokenPilot
-chooses; one fleet view, load view and prefix index per site, one capacity roll-up per site and second. What the
-services do over the bus happens at once here: a decision takes no time.
+Nothing is decided here. FleetMind places where there are several sites, SLOMax classifies, queues and admits,
+TokenPilot chooses; one fleet view, load view and prefix index per site, one capacity roll-up per site and second.
+What the services do over the bus happens at once here: a decision takes no time.
 """
 
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fleetmind.policy.placement import NoPlace, SiteView, place
-from lab.sim.api import Arrival, Decision, Refuse, Released, Route
+from lab.sim.api import Arrival, Decision, Hold, Refuse, Released, Route
+from slomax.policy.admission import Keep
 from slomax.policy.admission import Refuse as Refusal
-from slomax.policy.admission import decide
-from slomax.policy.classify import classify, objective_for
+from slomax.policy.classify import entry_of
+from slomax.policy.entry import Entry
+from slomax.policy.pool import PoolAdmission
 from telemetry_collector.policy.rollup import gone, roll_up
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.policy import Policy, Tenant
@@ -33,9 +36,26 @@ class _Site:
         self.fleet = FleetView()
         self.index = PrefixIndex()
         self.pilots: dict[str, Pilot] = defaultdict(Pilot)
+        self.admissions: dict[str, PoolAdmission] = {}
         self.pilot_of: dict[str, Pilot] = {}
         self.rolled_up_s = -ROLL_UP_S
         self.published: frozenset[str] = frozenset()
+
+    def admission(self, pool: str) -> PoolAdmission:
+        admission = self.admissions.get(pool)
+        if admission is None:
+            pilot = self.pilots[pool]
+            admission = self.admissions[pool] = PoolAdmission(pilot.load, pilot.lengths)
+        return admission
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A request in a queue of SLOMax's."""
+
+    arrival: Arrival
+    site: _Site
+    pool: str
 
 
 class TokenFleetPolicy:
@@ -54,6 +74,9 @@ class TokenFleetPolicy:
         self._sites_view = SiteView()
         self._assumed: dict[str, AssumedCache] = {}
         self._attempts: dict[str, int] = {}
+        self._held: dict[str, _Held] = {}
+        self._admission_of: dict[str, PoolAdmission] = {}
+        self._adjustments: list[tuple[float, str, float, float]] = []
         self._tenants: Mapping[str, Tenant] = {}
 
     def network(self, round_trip_s: Mapping[tuple[str, str], float], tenants: Mapping[str, Tenant]) -> None:
@@ -90,6 +113,7 @@ class TokenFleetPolicy:
     def decide(self, arrival: Arrival, now_s: float) -> Decision:
         spec = arrival.spec
         self._publish_capacity(now_s)
+        self._adjust(now_s)
         tenant = self._tenants.get(arrival.tenant, Tenant(tenant=arrival.tenant))
         placed = place(spec, arrival.request_id, tenant, self._sites_view, now_s)
         if isinstance(placed, NoPlace):
@@ -97,31 +121,55 @@ class TokenFleetPolicy:
         site = self._sites[placed.site]
         attempt = self._attempts.get(arrival.request_id, 0) + 1
         self._attempts[arrival.request_id] = attempt
-        ready = site.fleet.ready(placed.pool, now_s)
-        pilot = site.pilots[placed.pool]
-        request_class, _ = classify(spec, self._policy)
-        objective = objective_for(request_class, spec, self._policy)
-        if self._policy.admission and attempt == 1:
-            admission = decide(
-                spec,
-                objective,
-                ready,
-                pilot.load,
-                pilot.lengths,
-                now_s,
-                wait_share_of_slack=self._policy.wait_share_of_slack,
-            )
-            if isinstance(admission, Refusal):
-                return Refuse(admission.status, admission.reason)
-        decision = pilot.decide(
+        entry = entry_of(
             arrival.request_id,
             attempt,
             spec,
-            objective,
+            tenant,
+            self._policy,
+            arrival.time_s,
+            now_s,
+            spec.deadline_ns / 1e9 - now_s,
+        )
+        admission = site.admission(placed.pool)
+        self._admission_of[arrival.request_id] = admission
+        ready = site.fleet.ready(placed.pool, now_s)
+        verdict = admission.submit(entry, ready, self._policy, now_s)
+        if isinstance(verdict, Keep):
+            self._held[arrival.request_id] = _Held(arrival, site, placed.pool)
+            return Hold()
+        if isinstance(verdict, Refusal):
+            return Refuse(verdict.status, verdict.reason)
+        return self._route(arrival, entry, site, placed.pool, now_s)
+
+    def release(self, now_s: float) -> Iterable[Released]:
+        self._forget_abandoned(now_s)
+        for site in self._sites.values():
+            for pool, admission in site.admissions.items():
+                if not len(admission):
+                    continue
+                ready = site.fleet.ready(pool, now_s)
+                for released in admission.release(ready, self._policy, now_s):
+                    request_id = released.entry.request_id
+                    held = self._held.pop(request_id)
+                    if isinstance(released.verdict, Refusal):
+                        refusal = Refuse(released.verdict.status, released.verdict.reason)
+                        yield Released(request_id, refusal)
+                    else:
+                        routed = self._route(held.arrival, released.entry, site, pool, now_s)
+                        yield Released(request_id, routed)
+
+    def _route(self, arrival: Arrival, entry: Entry, site: _Site, pool: str, now_s: float) -> Route | Refuse:
+        decision = site.pilots[pool].decide(
+            arrival.request_id,
+            entry.attempt,
+            arrival.spec,
+            entry.objective,
             arrival.blocks,
-            ready,
+            site.fleet.ready(pool, now_s),
             site.index.match(arrival.blocks),
             now_s,
+            kept_free=site.admission(pool).kept_free(entry),
             routing=self._policy.routing,
             draw=self._random.random(),
         )
@@ -137,16 +185,38 @@ class TokenFleetPolicy:
             predicted_tpot_p90_s=decision.tpot_p90_s,
         )
 
-    def release(self, now_s: float) -> Iterable[Released]:
-        return ()
+    def _forget_abandoned(self, now_s: float) -> None:
+        """Whose client's patience is over has left: the simulator has told it already, as ingress does."""
+        gone = [name for name, held in self._held.items() if held.arrival.spec.deadline_ns / 1e9 <= now_s]
+        for request_id in gone:
+            held = self._held.pop(request_id)
+            held.site.admissions[held.pool].remove(request_id)
+
+    @property
+    def adjustments(self) -> list[tuple[float, str, float, float]]:
+        """What feedback changed: `(time, knob, before, after)`."""
+        return self._adjustments
 
     def first_token(self, request_id: str, instance: str, now_s: float) -> None:
         self._site_of[instance].pilot_of[instance].first_token(request_id, now_s)
+        if (admission := self._admission_of.get(request_id)) is not None:
+            admission.first_token(request_id, now_s)
 
     def ended(self, request_id: str, instance: str, output_tokens: int, now_s: float) -> None:
         pilot = self._site_of[instance].pilot_of[instance]
         attempt = self._attempts.get(request_id, 1)
-        pilot.ended(request_id, attempt, now_s, completed=output_tokens > 0, output_tokens=output_tokens)
+        completed = output_tokens > 0
+        pilot.ended(request_id, attempt, now_s, completed=completed, output_tokens=output_tokens)
+        if (admission := self._admission_of.pop(request_id, None)) is not None:
+            admission.ended(request_id, now_s, completed=completed, output_tokens=output_tokens)
+
+    def _adjust(self, now_s: float) -> None:
+        """Feedback, as often as the service asks for it."""
+        for site in self._sites.values():
+            for admission in site.admissions.values():
+                for one in admission.adjust(self._policy, now_s):
+                    knob = f"{one.request_class}.{one.knob}" if one.request_class else one.knob
+                    self._adjustments.append((now_s, knob, one.before, one.after))
 
     def _publish_capacity(self, now_s: float) -> None:
         """Each site's roll-up, about once a second: what the entries know of the sites."""

@@ -9,6 +9,9 @@ from lab.sim.api import Arrival
 from lab.traces.model import Trace, TraceRequest
 from tokenfleet.contracts.requests import RequestSpec
 
+BATCH_TASK, BATCH_TIER = "batch", "flex"
+"""What the batch API says of its lines."""
+
 BUDGET_TOKENS = 2_048
 """Clients ask for one round upper bound, so it does not give an answer's length away."""
 
@@ -77,6 +80,8 @@ def arrival(submission: Submission, model: str, block_size: int, excluded: Seque
         excluded: instances it may not use.
     """
     request = submission.request
+    batch_line = submission.task == BATCH_TASK
+    deadline_ns = round((submission.arrival_s + submission.timeout_s) * 1e9)
     spec = RequestSpec(
         model=model,
         version=submission.version,
@@ -87,7 +92,9 @@ def arrival(submission: Submission, model: str, block_size: int, excluded: Seque
         block_size_tokens=block_size,
         stream=True,
         task=submission.task,
-        deadline_ns=round((submission.arrival_s + submission.timeout_s) * 1e9),
+        service_tier=BATCH_TIER if batch_line else None,
+        deadline_ns=deadline_ns,
+        due_ns=deadline_ns if batch_line and request.deadline_s is not None else 0,
         excluded_instances=tuple(excluded),
     )
     blocks = prompt_blocks(request, block_size)

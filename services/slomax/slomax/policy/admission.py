@@ -1,7 +1,9 @@
-"""Admit early or refuse early: judged on the wait, against the slack left after the own prefill. Pure.
+"""Start it, keep it waiting, or say no: what one request deserves now. Pure.
 
-Judging the whole predicted TTFT against the objective would refuse nearly every long prompt, whose own
-prefill takes much of it; what contention adds is the wait.
+A wait is judged against the slack left after the own prefill: judging the whole predicted TTFT against the objective
+would refuse nearly every long prompt, whose own prefill takes much of it. What a start would do to others is
+judged by how many of them it is expected to push over their objective; a request may do more harm as its own time
+runs out, but never more than `Margins.misses_allowed`.
 """
 
 import math
@@ -10,101 +12,142 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenfleet.contracts.requests import Objective, RequestSpec
+from slomax.policy.entry import Entry
+from slomax.policy.prospects import START_WITHIN_S, Prospects
+from tokenfleet.contracts.requests import RequestSpec
 from tokenfleet.fleet_view import InstanceView
-from tokenfleet.load import LoadView, OutputLengths, outlook, predict
 
-LOOKED_AT = 16
-"""Instances, of the shortest backlog, whose KV room is looked at."""
+HARM_AT_ONCE = 0.1
+"""The share of `misses_allowed` that a request may cause while it still has all of its slack."""
+HARM_OF_BATCH = 0.02
+"""The same for work without haste, which can always wait for a better moment."""
+HOPELESS_SHARE = 0.95
+"""A wait beyond this share of the slack leaves no room for prediction error: the objective counts as missed."""
 LEAST_WAIT_S = 0.25
 """A wait this short is never a reason to refuse, however little slack the prompt leaves."""
+MISS_PRICE_S = 3.0
+"""As TokenPilot weighs it when it chooses the instance (policy/cost.py there)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Admit:
+class Margins:
+    """What feedback moves, within bounds around the configured values."""
+
+    wait_share_of_slack: float
+    hold_share_of_slack: float
+    misses_allowed: float
+    queue_share: float = 1.0
+    """Of the configured queue limits, how much is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Admit it now; it will most likely run on `instance`."""
+
+    instance: str | None
     predicted_ttft_s: float | None
+    """From its arrival on."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Let it wait."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
+    """Say no, in a way a machine can read."""
+
     status: int
     reason: str
     message: str
     retry_after_s: float | None = None
 
 
-Decision = Admit | Refuse
+Verdict = Start | Keep | Refuse
 
 
-def decide(
-    request: RequestSpec,
-    objective: Objective,
-    instances: Sequence[InstanceView],
-    load: LoadView,
-    lengths: OutputLengths,
-    now_s: float,
-    *,
-    wait_share_of_slack: float,
-) -> Decision:
-    """Admit or refuse one request.
-
-    Args:
-        request: what is known of it.
-        objective: what it would be promised.
-        instances: the pool's ready instances.
-        load: what each is busy with.
-        lengths: how long answers are.
-        now_s: monotonic engine seconds.
-        wait_share_of_slack: refuse when the least wait exceeds this share of `objective.ttft_s` less the own
-            prefill on the instance of least wait.
-    """
+def unservable(request: RequestSpec, instances: Sequence[InstanceView]) -> Refuse | None:
+    """Why no instance of the pool could ever take the request, or None."""
     if not instances:
         return Refuse(503, "no_ready_instance", "No instance of this model is ready.", retry_after_s=1.0)
-    fitting = [
-        view for view in instances if request.input_tokens + 1 <= view.record.profile.max_context_tokens
-    ]
-    if not fitting:
-        longest = max(view.record.profile.max_context_tokens for view in instances)
-        message = f"The prompt has {request.input_tokens} tokens; this model takes at most {longest - 1}."
+    longest = max(longest_prompt_tokens(view) for view in instances)
+    if request.input_tokens > longest:
+        message = f"The prompt has {request.input_tokens} tokens; this model takes at most {longest} here."
         return Refuse(400, "context_length_exceeded", message)
-    best = _soonest(request, fitting, load, lengths, now_s)
-    if objective.ttft_s is None:
-        return Admit(best.ttft_s, "no_ttft_objective")
-    wait_s = best.wait_s
-    allowed_s = max(LEAST_WAIT_S, wait_share_of_slack * (objective.ttft_s - best.own_prefill_s))
-    if wait_s > allowed_s:
-        return Refuse(
-            429,
-            "predicted_to_miss_objective",
-            f"The fleet is busy: this request would wait {wait_s:.1f} s, and more than {allowed_s:.1f} s "
-            "would break its time-to-first-token objective. Try again later.",
-            retry_after_s=float(math.ceil(wait_s - allowed_s)),
-        )
-    return Admit(best.ttft_s, "within_objective")
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Soonest:
-    ttft_s: float
-    wait_s: float
-    own_prefill_s: float
+def longest_prompt_tokens(view: InstanceView) -> int:
+    """The longest prompt an instance can compute, with room for one token of an answer."""
+    profile = view.record.profile
+    return min(profile.max_context_tokens, profile.kv_capacity_tokens) - 1
 
 
-def _soonest(
-    request: RequestSpec,
-    instances: Sequence[InstanceView],
-    load: LoadView,
-    lengths: OutputLengths,
-    now_s: float,
-) -> _Soonest:
-    """What the request would meet where its first token would come first, were nothing of it cached."""
-    slots = load.slots(view.record.instance for view in instances)
-    predictions = predict(load.table, slots, request.input_tokens, 0.0, 0.0, now_s)
-    nearest = np.argsort(predictions.ttft_s, kind="stable")[:LOOKED_AT]
-    kv_wait_s = outlook(load.table, predictions, nearest, lengths.quantiles).kv_wait_s
-    wait_s = np.maximum(predictions.backlog_s[nearest], kv_wait_s)
-    ttft_s = predictions.ttft_s[nearest] - predictions.backlog_s[nearest] + wait_s
-    best = int(np.argmin(ttft_s))
-    own_prefill_s = predictions.own_prefill_s[nearest[best]]
-    return _Soonest(float(ttft_s[best]), float(wait_s[best]), float(own_prefill_s))
+def too_late_to_queue(entry: Entry, expected_wait_s: float, margins: Margins) -> Refuse | None:
+    """Whether a request that arrives now would wait too long; better said at once than after the wait.
+
+    Args:
+        entry: the request.
+        expected_wait_s: engine seconds until it could begin, with all that is served before it.
+        margins: how much of its slack a wait may take.
+    """
+    if entry.promised_s is None:
+        return None
+    allowed_s = max(LEAST_WAIT_S, margins.wait_share_of_slack * entry.slack_s)
+    if expected_wait_s <= allowed_s:
+        return None
+    message = (
+        f"The fleet is busy: this request would wait {expected_wait_s:.1f} s, and more than {allowed_s:.1f} s "
+        "would break its objective. Try again later."
+    )
+    retry_after_s = float(max(1, math.ceil(expected_wait_s - allowed_s)))
+    return Refuse(429, "predicted_to_miss_objective", message, retry_after_s)
+
+
+def judge(entry: Entry, ahead: Prospects, allowed: np.ndarray, margins: Margins, now_s: float) -> Verdict:
+    """What to do with a request now.
+
+    Args:
+        entry: the request.
+        ahead: what it would meet at each instance.
+        allowed: by instance, whether limits other than time let it start there (long prompts, KV headroom).
+        margins: how much harm and waiting is acceptable.
+        now_s: engine seconds.
+    """
+    waited_s = now_s - entry.arrived_s
+    slack_s = entry.slack_s
+    if math.isinf(slack_s):
+        consumed = np.zeros(len(ahead.wait_s))
+    else:
+        consumed = (waited_s + ahead.wait_s) / slack_s
+    soon = allowed & (ahead.wait_s <= START_WITHIN_S) & (consumed <= HOPELESS_SHARE)
+    startable = soon & (ahead.misses <= _harm_allowed(entry, consumed, margins))
+    if startable.any():
+        cost_s = np.where(startable, ahead.ttft_s + MISS_PRICE_S * ahead.misses, np.inf)
+        best = int(np.argmin(cost_s))
+        reason = "within_objective" if entry.promised_s is not None else "best_effort"
+        return Start(ahead.instances[best].record.instance, waited_s + float(ahead.ttft_s[best]), reason)
+    return hopeless(entry, float(ahead.wait_s.min()), now_s) or Keep(
+        "would_harm_others" if soon.any() else "no_instance_free_soon"
+    )
+
+
+def hopeless(entry: Entry, least_wait_s: float, now_s: float) -> Refuse | None:
+    """Whether its objective cannot be met any more, even where it could begin first."""
+    waited_s = now_s - entry.arrived_s
+    if waited_s + least_wait_s <= HOPELESS_SHARE * entry.slack_s:
+        return None
+    message = f"The fleet is busy: after {waited_s:.1f} s of waiting the objective cannot be met any more."
+    retry_after_s = float(max(1, math.ceil(least_wait_s)))
+    return Refuse(429, "predicted_to_miss_objective", message, retry_after_s)
+
+
+def _harm_allowed(entry: Entry, consumed: np.ndarray, margins: Margins) -> np.ndarray:
+    """Expected misses of others that are acceptable for it, by instance: more as its own slack is used up."""
+    at_once = HARM_OF_BATCH if entry.patient else HARM_AT_ONCE
+    used = np.minimum(consumed / max(margins.hold_share_of_slack, 1e-9), 1.0)
+    return margins.misses_allowed * (at_once + (1.0 - at_once) * used)

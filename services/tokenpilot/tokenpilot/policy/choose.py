@@ -53,6 +53,7 @@ class Situation:
         now_s: monotonic engine seconds.
         objective: what the request was promised.
         offloaded_blocks: of the matched, those to be restored from host memory or disk.
+        kept_free: instances that others are to have, used only where there is no other.
         turn: how many requests of the pool were routed before (round robin).
         draw: uniform in [0, 1), breaks ties.
         quality: how far to trust what is known of an instance's cache.
@@ -68,6 +69,7 @@ class Situation:
     now_s: float
     objective: Objective | None = None
     offloaded_blocks: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept_free: Sequence[str] = ()
     turn: int = 0
     draw: float = 0.0
     quality: Callable[[str], IndexQuality | None] = lambda _: None
@@ -123,9 +125,18 @@ def _usable(situation: Situation) -> tuple[Roster, Mapping[str, str]]:
         position = roster.position.get(name)
         if position is not None:
             usable[position] = False
+    kept_free = usable.copy()
+    for name in situation.kept_free:
+        position = roster.position.get(name)
+        if position is not None:
+            kept_free[position] = False
+    if kept_free.any():
+        usable = kept_free
     if usable.all():
         return roster, {}
-    reasons = {view.record.instance: why_not(view, request) or "" for view in roster.of(~usable).instances}
+    reasons = {
+        view.record.instance: why_not(view, request) or "kept_free" for view in roster.of(~usable).instances
+    }
     return roster.of(usable), reasons
 
 

@@ -34,13 +34,12 @@ LEAST_PATIENCE, GREATEST_PATIENCE = 0.05, 3.0
 """Bounds of the weight of a second of wait."""
 LEAST_SLACK_S = 0.3
 LOOKED_AT = 16
-"""Instances whose requests are looked at one by one, together; then the next as many, while one could be best."""
-LOOKED_AT_MOST = 32
+"""Instances, of the least cost without a look at the requests there, whose requests are looked at one by one."""
 
 
 @dataclass(slots=True)
 class Costs:
-    """By position among the usable instances; NaN where an instance could not be best any more."""
+    """By position among the usable instances; NaN where an instance was not looked at closely."""
 
     ttft_s: Floats
     """With the wait for KV room where it was worked out."""
@@ -60,8 +59,7 @@ def work_out(
 ) -> Costs:
     """The costs of the instances that could be best.
 
-    What an instance costs at least needs no look at the requests there, so they are looked at in that order until
-    the best found costs no more than the next could.
+    What an instance costs at least needs no look at the requests there: those that cost least so are looked at.
 
     Args:
         names: of the instances predicted for.
@@ -76,27 +74,21 @@ def work_out(
     patience = _patience(own_s, objective)
     waits_s = predictions.ttft_s - own_s
     at_least_s = patience * waits_s + (1.0 + WORK_PRICE) * own_s
-    order = np.argsort(at_least_s, kind="stable")
+    some: Ints = np.argsort(at_least_s, kind="stable")[:LOOKED_AT]
     unknown = np.full(len(names), np.nan)
     costs = Costs(predictions.ttft_s.copy(), unknown, unknown.copy(), unknown.copy())
-    least_s = np.inf
-    for start in range(0, min(len(order), LOOKED_AT_MOST), LOOKED_AT):
-        some: Ints = order[start : start + LOOKED_AT]
-        if at_least_s[some[0]] > least_s:
-            break
-        closer = outlook(load.table, predictions, some, lengths.quantiles)
-        kv_s = np.maximum(closer.kv_wait_s - predictions.backlog_s[some], 0.0)
-        costs.kv_wait_s[some] = closer.kv_wait_s
-        costs.expected_misses[some] = closer.expected_misses
-        costs.ttft_s[some] += kv_s
-        costs.cost_s[some] = (
-            at_least_s[some]
-            + patience[some] * kv_s
-            + MISS_PRICE_S * closer.expected_misses
-            + EVICTION_PRICE * _evicted_s([names[i] for i in some], predictions, reused_tokens, some, demand)
-            + CROWDING_PRICE * _crowding_s(predictions, some, demand)
-        )
-        least_s = min(least_s, float(costs.cost_s[some].min()))
+    closer = outlook(load.table, predictions, some, lengths.quantiles)
+    kv_s = np.maximum(closer.kv_wait_s - predictions.backlog_s[some], 0.0)
+    costs.kv_wait_s[some] = closer.kv_wait_s
+    costs.expected_misses[some] = closer.expected_misses
+    costs.ttft_s[some] += kv_s
+    costs.cost_s[some] = (
+        at_least_s[some]
+        + patience[some] * kv_s
+        + MISS_PRICE_S * closer.expected_misses
+        + EVICTION_PRICE * _evicted_s([names[i] for i in some], predictions, reused_tokens, some, demand)
+        + CROWDING_PRICE * _crowding_s(predictions, some, demand)
+    )
     return costs
 
 
@@ -121,14 +113,15 @@ def _evicted_s(
 
 def _crowding_s(predictions: Predictions, some: Ints, demand: Demand) -> Floats:
     """How much longer the next arrivals would wait in all, each going where it waits least, than without it."""
-    rows = np.arange(len(some) + 1)
-    ahead_s = np.repeat(predictions.backlog_s[None, :], len(rows), axis=0)
-    ahead_s[rows[:-1], some] += predictions.own_prefill_s[some]  # the last row is without it
-    waits_s = np.zeros(len(rows))
+    cases = len(some) + 1
+    free_s = np.repeat(predictions.backlog_s[None, :], cases, axis=0)
+    free_s[np.arange(len(some)), some] += predictions.own_prefill_s[some]  # the last case is without it
+    when_free_s, first_of_case = free_s.ravel(), np.arange(cases) * free_s.shape[1]
+    starts_s, arrival_s = np.zeros(cases), 0.0
     for _ in range(NEXT_ARRIVALS):
-        ahead_s -= demand.interval_s
-        np.maximum(ahead_s, 0.0, out=ahead_s)
-        freest = ahead_s.argmin(axis=1)
-        waits_s += ahead_s[rows, freest]
-        ahead_s[rows, freest] += demand.work_s
-    return np.maximum(waits_s[:-1] - waits_s[-1], 0.0)
+        arrival_s += demand.interval_s
+        freest = free_s.argmin(axis=1) + first_of_case
+        start_s = np.maximum(when_free_s[freest], arrival_s)
+        starts_s += start_s
+        when_free_s[freest] = start_s + demand.work_s
+    return np.maximum(starts_s[:-1] - starts_s[-1], 0.0)

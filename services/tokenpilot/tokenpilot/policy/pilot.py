@@ -94,6 +94,7 @@ class Pilot:
         now_s: float,
         *,
         offloaded_blocks: Mapping[str, int] | None = None,
+        kept_free: Sequence[str] = (),
         routing: Routing = "predicted",
         draw: float = 0.0,
         quality: Callable[[str], IndexQuality | None] = lambda _: None,
@@ -111,6 +112,7 @@ class Pilot:
             matched_blocks: leading blocks that each instance holds.
             now_s: engine seconds.
             offloaded_blocks: of the matched, those to be restored first.
+            kept_free: instances that others are to have, used only where there is no other.
             routing: which rule.
             draw: uniform in [0, 1), breaks ties.
             quality: how far to trust what is known of an instance's cache.
@@ -127,6 +129,7 @@ class Pilot:
                 now_s,
                 objective=objective,
                 offloaded_blocks=offloaded_blocks or {},
+                kept_free=kept_free,
                 turn=self._turn,
                 draw=draw,
                 quality=quality,

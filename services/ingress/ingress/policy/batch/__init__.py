@@ -1,0 +1,1 @@
+"""What batches are decided by: their lines, deadlines, retries, and who gets the next free place."""

@@ -1,0 +1,57 @@
+"""Which class goes next: guaranteed floors first, ceilings while others wait, else whoever has least time. Pure."""
+
+import math
+from collections.abc import Mapping
+
+from tokenfleet.contracts.policy import ClassShare
+
+MEMORY_S = 30.0
+"""Shares are of the work started within about this time: long enough for several long prompts."""
+
+
+class Work:
+    """Engine seconds of prefill started for each class, forgotten exponentially."""
+
+    def __init__(self) -> None:
+        self._work_s: dict[str, float] = {}
+        self._time_s = 0.0
+
+    def started(self, request_class: str, work_s: float, now_s: float) -> None:
+        self._decay(now_s)
+        self._work_s[request_class] = self._work_s.get(request_class, 0.0) + work_s
+
+    def share(self, request_class: str, now_s: float) -> float:
+        """Of all work started lately."""
+        self._decay(now_s)
+        total_s = sum(self._work_s.values())
+        return self._work_s.get(request_class, 0.0) / total_s if total_s > 0 else 0.0
+
+    def _decay(self, now_s: float) -> None:
+        kept = math.exp(-max(0.0, now_s - self._time_s) / MEMORY_S)
+        self._time_s = max(self._time_s, now_s)
+        for request_class in self._work_s:
+            self._work_s[request_class] *= kept
+
+
+def order(
+    waiting: Mapping[str, float], work: Work, shares: Mapping[str, ClassShare], now_s: float
+) -> list[str]:
+    """The classes that have requests waiting, the one to be served first in front.
+
+    Args:
+        waiting: by class, the latest time at which the one of its requests that is next must begin.
+        work: what was started lately.
+        shares: floors and ceilings; a class without has neither.
+        now_s: engine seconds.
+    """
+
+    def rank(request_class: str) -> tuple[int, float]:
+        share = shares.get(request_class, ClassShare())
+        has = work.share(request_class, now_s)
+        if has < share.floor:
+            return 0, waiting[request_class]
+        if has >= share.ceiling and len(waiting) > 1:
+            return 2, waiting[request_class]
+        return 1, waiting[request_class]
+
+    return sorted(waiting, key=rank)
