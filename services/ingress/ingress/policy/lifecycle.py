@@ -206,7 +206,9 @@ class Lifecycle:
         if isinstance(answer, Refused):
             self._objective = answer.objective or self._objective
             return self._turn_away(at, answer.reason, answer.status, answer.message, answer.retry_after_s)
-        self._predicted_ttft_s = answer.predicted_ttft_s
+        if answer.predicted_ttft_s is not None:
+            # TokenPilot counts from its decision, the ledger from the request's arrival.
+            self._predicted_ttft_s = answer.predicted_ttft_s + (self.queue_wait_s or 0.0)
         self._predicted_tpot_s = answer.predicted_tpot_s
         return self._call(answer.instance)
 
