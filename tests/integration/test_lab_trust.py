@@ -36,10 +36,10 @@ def busy_trace() -> Trace:
 
 
 async def test_an_engine_in_real_time_and_the_simulator_agree_on_the_same_requests():
-    for _ in range(TRIES):
-        found = await compare_engine(busy_trace(), 1.0, TIME_SCALE)
-        if found.agreement.agrees:
-            break
+    found = await compare_engine(busy_trace(), 1.0, TIME_SCALE)
+    for _ in range(TRIES - 1):
+        if not found.agreement.agrees:
+            found = await compare_engine(busy_trace(), 1.0, TIME_SCALE)
     assert found.measured.answered == found.simulated.answered == 30
     assert found.simulated.prefix_reuse > 0.05
     if not found.agreement.agrees and not found.timely:
