@@ -222,8 +222,9 @@ class SloMax:
             self._pools[pool] = PoolAdmission(self._load, self._lengths[pool])
             left_over = [kept for kept in self._undecided.values() if kept[0].pool == pool]
             for event, headers in left_over:
-                del self._undecided[event.request_id]
-                await self._consider(self._pools[pool], event, headers)
+                # It may have ended while the ones before it were answered.
+                if self._undecided.pop(event.request_id, None) is not None:
+                    await self._consider(self._pools[pool], event, headers)
 
     def _drop(self, pool: str) -> None:
         """Another replica may decide for a pool now: what waits here is its business."""
@@ -302,7 +303,7 @@ class SloMax:
         now_s, time_ns = self._clock.now_s(), self._clock.unix_ns()
         waited_s = now_s - entry.arrived_s
         if isinstance(verdict, Start):
-            self._credit(entry, verdict, now_s)
+            self._credit(event.pool, entry, verdict, now_s)
             tenant = self._tenants.by_name.get(event.tenant)
             answer: Admitted | Refused = events.admitted(
                 event,
@@ -326,7 +327,7 @@ class SloMax:
         self._waits.record(waited_s, {"tokenfleet.class": entry.request_class})
         await self._publish(event, answer, headers)
 
-    def _credit(self, entry: Entry, start: Start, now_s: float) -> None:
+    def _credit(self, pool: str, entry: Entry, start: Start, now_s: float) -> None:
         """Count it where it will most likely run, until TokenPilot says where it does."""
         if start.instance is None:
             return
@@ -338,6 +339,7 @@ class SloMax:
             0,
             now_s,
             tpot_objective_s=entry.objective.tpot_s,
+            length_row=self._lengths[pool].row(entry.tokens, None),
             max_output_tokens=entry.request.max_output_tokens,
             expected=True,
         )
@@ -389,6 +391,8 @@ class SloMax:
     async def _expire(self) -> None:
         now_s = self._clock.now_s()
         lost = self._load.expire(now_s - REQUEST_MEMORY_S, now_s)
+        for admission in self._pools.values():
+            admission.expire(now_s - REQUEST_MEMORY_S)
         if lost:
             self._service.log.warning("requests without an end forgotten", count=lost)
         now_ns = self._clock.unix_ns()

@@ -148,7 +148,7 @@ class TestACancelledRequestIsGone:
             pool.wait(0.05)
         assert pool.position("three") == 2
         assert pool.admission.remove("one") is not None
-        assert "one" not in pool.admission
+        assert pool.admission.place_of("one", 1) is None
         assert pool.position("three") == 1
         pool.wait(10.0)
         assert pool.started == ["two", "three"]

@@ -143,7 +143,6 @@ class TokenFleetPolicy:
         return self._route(arrival, entry, site, placed.pool, now_s)
 
     def release(self, now_s: float) -> Iterable[Released]:
-        self._forget_abandoned(now_s)
         for site in self._sites.values():
             for pool, admission in site.admissions.items():
                 if not len(admission):
@@ -184,13 +183,6 @@ class TokenFleetPolicy:
             predicted_tpot_s=decision.tpot_s,
             predicted_tpot_p90_s=decision.tpot_p90_s,
         )
-
-    def _forget_abandoned(self, now_s: float) -> None:
-        """Whose client's patience is over has left: the simulator has told it already, as ingress does."""
-        gone = [name for name, held in self._held.items() if held.arrival.spec.deadline_ns / 1e9 <= now_s]
-        for request_id in gone:
-            held = self._held.pop(request_id)
-            held.site.admissions[held.pool].remove(request_id)
 
     @property
     def adjustments(self) -> list[tuple[float, str, float, float]]:

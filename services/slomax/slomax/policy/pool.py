@@ -20,6 +20,7 @@ TOO_MANY_REQUESTS = 429
 @dataclass(slots=True)
 class _Running:
     entry: Entry
+    started_s: float
     first_token_s: float | None = None
 
 
@@ -43,10 +44,6 @@ class PoolAdmission:
         """How many requests wait."""
         return len(self._scheduler)
 
-    def __contains__(self, request_id: str) -> bool:
-        """Whether a request waits."""
-        return request_id in self._scheduler
-
     @property
     def queues(self) -> Mapping[str, FairQueue]:
         """By class."""
@@ -66,14 +63,14 @@ class PoolAdmission:
                 entry, instances, policy, self._controller.margins(policy), self._shares(policy), now_s
             )
         if isinstance(verdict, Start | Refuse):
-            self._decided(entry, verdict)
+            self._decided(entry, verdict, now_s)
         return verdict
 
     def release(self, instances: Sequence[InstanceView], policy: Policy, now_s: float) -> Iterator[Released]:
         """Those whose wait is over; as `PoolScheduler.release`."""
         margins, shares = self._controller.margins(policy), self._shares(policy)
         for released in self._scheduler.release(instances, policy, margins, shares, now_s):
-            self._decided(released.entry, released.verdict)
+            self._decided(released.entry, released.verdict, now_s)
             yield released
 
     def first_token(self, request_id: str, now_s: float) -> None:
@@ -111,6 +108,14 @@ class PoolAdmission:
             running.entry, running.first_token_s, now_s, output_tokens, completed=completed
         )
         self._seen(running.entry).add(outcome)
+
+    def expire(self, before_s: float) -> int:
+        """Forget requests that started before a time and whose end was never reported. Returns how many."""
+        lost = [request_id for request_id, running in self._running.items() if running.started_s < before_s]
+        for request_id in lost:
+            del self._running[request_id]
+            self._scheduler.forget(request_id)
+        return len(lost)
 
     def ledger_window(self, request_class: str, seen: Evidence) -> None:
         """What the ledger saw of a class lately: used where it saw more ends than this replica, which may be new."""
@@ -170,8 +175,8 @@ class PoolAdmission:
         seen.patient = entry.patient
         return seen
 
-    def _decided(self, entry: Entry, verdict: Start | Refuse) -> None:
+    def _decided(self, entry: Entry, verdict: Start | Refuse, now_s: float) -> None:
         if isinstance(verdict, Start):
-            self._running[entry.request_id] = _Running(entry)
+            self._running[entry.request_id] = _Running(entry, now_s)
         elif verdict.status == TOO_MANY_REQUESTS:
             self._seen(entry).refused += 1
