@@ -1,6 +1,7 @@
 """The bus on a real NATS server."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -155,6 +156,49 @@ async def test_two_consumers_of_one_durable_share_the_work(bus: Bus, nats_server
     assert sorted(seen["one"] + seen["two"]) == list(range(100))
     assert seen["one"] and seen["two"]
     await other.drain()
+
+
+async def test_a_bucket_is_listed_whole_however_late_its_messages_arrive(bus: Bus):
+    bucket = await bus.bucket(subjects.BUCKET_TENANTS)
+    assert await bucket.items() == {}
+    await bucket.put("a", b"1")
+    await bucket.put("b", b"2")
+    await bucket.put("gone", b"3")
+    await bucket.delete("gone")
+
+    async def list_and_stall() -> dict[str, bytes]:
+        # A loop that hardly runs: replies and messages arrive together, in one read.
+        listing = asyncio.ensure_future(bucket.items())
+        while not listing.done():
+            time.sleep(0.005)
+            await asyncio.sleep(0)
+        return listing.result()
+
+    for _ in range(20):
+        assert await list_and_stall() == {"a": b"1", "b": b"2"}
+    for key in ("a", "b"):
+        await bucket.delete(key)
+
+
+async def test_what_changes_while_a_bucket_is_listed_is_not_undone_by_the_listing(bus: Bus, nats_server):
+    bucket = await bus.bucket(subjects.BUCKET_TENANTS)
+    await bucket.put("old", b"0")
+    listed = bucket.items
+
+    async def then_change() -> dict[str, bytes]:
+        items = await listed()
+        await bucket.put("old", b"1")
+        await bucket.put("new", b"1")
+        await bus.flush()
+        await until(lambda: seen.get("new") == b"1")
+        return items
+
+    bucket.items = then_change  # the listing ends after the changes are known
+    seen: dict[str, bytes | None] = {}
+    await bucket.watch(seen.__setitem__)
+    assert seen == {"old": b"1", "new": b"1"}
+    for key in list(seen):
+        await bucket.delete(key)
 
 
 async def test_a_watcher_sees_what_is_there_and_what_changes(bus: Bus):

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import structlog
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
+from nats.js.api import DeliverPolicy
+from nats.js.client import JetStreamContext
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 if TYPE_CHECKING:
@@ -20,15 +22,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RELIST_S = 15.0
+LIST_TIMEOUT_S = 5.0
 OnChange = Callable[[str, bytes | None], None]
 
 
 class Bucket:
     """One KV bucket. Values are bytes; revisions allow compare-and-set."""
 
-    def __init__(self, bus: "Bus", name: str, kv: KeyValue) -> None:
+    def __init__(self, bus: "Bus", js: JetStreamContext, name: str, kv: KeyValue) -> None:
         self._bus = bus
+        self._js = js
         self._kv = kv
+        self._prefix = f"$KV.{name}."
         self.name = name
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
@@ -63,17 +68,27 @@ class Bucket:
     async def items(self) -> dict[str, bytes]:
         """Every key with its value."""
         found: dict[str, bytes] = {}
-        watcher = await self._kv.watch(">", ignore_deletes=True, inactive_threshold=5.0)
+        reading = await self._js.subscribe(
+            f"{self._prefix}>",
+            stream=f"KV_{self.name}",
+            ordered_consumer=True,
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            inactive_threshold=LIST_TIMEOUT_S,
+        )
         try:
-            async with asyncio.timeout(5.0):
-                async for entry in watcher:
-                    if entry is None:
-                        break
-                    found[entry.key] = entry.value or b""
-        except NoKeysError:
-            pass
+            # What the server had sent by now may not have arrived yet, so an empty bucket is told apart by
+            # what was sent. (nats-py's own `watch` goes by what arrived, and on a busy machine lists nothing.)
+            info = await reading.consumer_info()
+            sent = info.delivered.consumer_seq if info.delivered else 0
+            left = (info.num_pending or 0) + sent
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                while left:
+                    message = await reading.next_msg(timeout=LIST_TIMEOUT_S)
+                    left = message.metadata.num_pending
+                    if not _is_gone(message):
+                        found[message.subject[len(self._prefix) :]] = message.data
         finally:
-            await watcher.stop()
+            await reading.unsubscribe()
         return found
 
     async def watch(self, on_change: OnChange) -> None:
@@ -82,28 +97,31 @@ class Bucket:
         Returns once the present content has been reported. The same value may be reported again.
         """
         known: set[str] = set()
-        prefix = f"$KV.{self.name}."
+        changed: set[str] = set()
+        """Keys heard of since the listing under way began: what it says of them may be old."""
 
-        async def on_message(message: Msg) -> None:
-            key = message.subject[len(prefix) :]
-            operation = (message.headers or {}).get("KV-Operation")
-            if operation in ("DEL", "PURGE"):
+        def report(key: str, value: bytes | None) -> None:
+            if value is None:
                 known.discard(key)
-                on_change(key, None)
             else:
                 known.add(key)
-                on_change(key, message.data)
+            on_change(key, value)
+
+        async def on_message(message: Msg) -> None:
+            key = message.subject[len(self._prefix) :]
+            changed.add(key)
+            report(key, None if _is_gone(message) else message.data)
 
         async def relist() -> None:
+            changed.clear()
             items = await self.items()
-            for key in known - items.keys():
-                known.discard(key)
-                on_change(key, None)
+            for key in known - items.keys() - changed:
+                report(key, None)
             for key, value in items.items():
-                known.add(key)
-                on_change(key, value)
+                if key not in changed:
+                    report(key, value)
 
-        await self._bus.subscribe_raw(f"{prefix}>", on_message)
+        await self._bus.subscribe_raw(f"{self._prefix}>", on_message)
         await relist()
         self._bus.spawn(self._relist_forever(relist))
 
@@ -115,3 +133,9 @@ class Bucket:
             except (NatsError, TimeoutError) as error:
                 log.warning("bucket cannot be listed; trying again", bucket=self.name, error=repr(error))
                 await asyncio.sleep(0.5)
+
+
+def _is_gone(message: Msg) -> bool:
+    # A key deleted, purged, or expired with a marker left in its place.
+    headers = message.headers or {}
+    return headers.get("KV-Operation") in ("DEL", "PURGE") or "Nats-Marker-Reason" in headers

@@ -306,7 +306,7 @@ class Bus:
                 kv = await js.create_key_value(BUCKETS[name])
             except JetStreamError as error:
                 raise UnavailableError(f"KV bucket {name} cannot be set up: {error}") from error
-        return Bucket(self, name, kv)
+        return Bucket(self, js, name, kv)
 
     async def flush(self) -> None:
         """Return when the server has taken everything published so far."""
