@@ -126,6 +126,7 @@ def outlook(
     predictions: Predictions,
     which: Ints,
     quantiles: Floats,
+    foreseen_share: float = 0.0,
 ) -> Outlook:
     """A closer look at some of the instances that were predicted for, request by request.
 
@@ -138,6 +139,8 @@ def outlook(
         predictions: for all instances.
         which: positions in `predictions`.
         quantiles: of answers' lengths (`OutputLengths.quantiles`).
+        foreseen_share: of the time from now on, taken by prefills that are still to arrive: the new misses are
+            those of the arrival and of these together.
     """
     requests, there = table.requests(predictions.slots[which])
     at = InstanceColumns(*(column[which] for column in predictions.instances))
@@ -153,7 +156,7 @@ def outlook(
     produced, remaining = _progress(requests, at, now_s, quantiles)
     pending_s = _prefill_behind_s(requests, at, predictions.head_done[which])[:, :, None]
     before_s = remaining * step_s + np.minimum(pending_s, remaining * chunk_s)
-    longer_step_s = predictions.tpot_s[which, None, None]
+    longer_step_s = predictions.tpot_s[which, None, None] / (1.0 - foreseen_share)
     after_s = remaining * longer_step_s + np.minimum(
         pending_s + predictions.own_compute_s[which, None, None], remaining * chunk_s
     )

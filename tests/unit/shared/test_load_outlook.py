@@ -48,6 +48,15 @@ class TestExpectedMisses:
         found = [misses(load, tokens) for tokens in (100, 1_000, 4_000, 20_000, 60_000)]
         assert found == sorted(found) and found[0] < found[-1]
 
+    def test_there_are_more_with_the_prefills_that_are_still_to_come(self):
+        load, quantiles = decoding(tpot_s=0.03), OutputLengths().quantiles
+        predictions = met(load, tokens=10)
+        found = [
+            float(outlook(load.table, predictions, np.array([0]), quantiles, share).expected_misses[0])
+            for share in (0.0, 0.3, 0.7)
+        ]
+        assert found == sorted(found) and found[0] < 1.0 and found[-1] == pytest.approx(10.0)
+
     def test_there_are_never_more_than_requests(self):
         assert misses(decoding(4), tokens=120_000) <= 4.0
 

@@ -19,10 +19,11 @@ from tokenfleet.fleet_view import InstanceView
 
 HARM_AT_ONCE = 0.1
 """The share of `misses_allowed` that a request may cause while it still has all of its slack."""
-HARM_OF_BATCH = 0.02
-"""The same for work without haste, which can always wait for a better moment."""
-HOPELESS_SHARE = 0.95
-"""A wait beyond this share of the slack leaves no room for prediction error: the objective counts as missed."""
+HARM_OF_BATCH, BATCH_IS_LATE_AT = 0.02, 0.8
+"""The same for work without haste, which waits for a better moment until so much of its slack is used up."""
+HOPELESS_SHARE, HOPELESS_S = 0.95, 2.0
+"""A wait beyond this share of the slack, or to within so many seconds of it, leaves no room for prediction error:
+the objective counts as missed."""
 LEAST_WAIT_S = 0.25
 """A wait this short is never a reason to refuse, however little slack the prompt leaves."""
 MISS_PRICE_S = 3.0
@@ -124,7 +125,8 @@ def judge(entry: Entry, ahead: Prospects, allowed: np.ndarray, margins: Margins,
         consumed = np.zeros(len(ahead.wait_s))
     else:
         consumed = (waited_s + ahead.wait_s) / slack_s
-    soon = allowed & (ahead.wait_s <= START_WITHIN_S) & (consumed <= HOPELESS_SHARE)
+    in_time = waited_s + ahead.wait_s <= _latest_wait_s(entry)
+    soon = allowed & (ahead.wait_s <= START_WITHIN_S) & in_time
     startable = soon & (ahead.misses <= _harm_allowed(entry, consumed, margins))
     if startable.any():
         cost_s = np.where(startable, ahead.ttft_s + MISS_PRICE_S * ahead.misses, np.inf)
@@ -139,15 +141,29 @@ def judge(entry: Entry, ahead: Prospects, allowed: np.ndarray, margins: Margins,
 def hopeless(entry: Entry, least_wait_s: float, now_s: float) -> Refuse | None:
     """Whether its objective cannot be met any more, even where it could begin first."""
     waited_s = now_s - entry.arrived_s
-    if waited_s + least_wait_s <= HOPELESS_SHARE * entry.slack_s:
+    if waited_s + least_wait_s <= _latest_wait_s(entry):
         return None
     message = f"The fleet is busy: after {waited_s:.1f} s of waiting the objective cannot be met any more."
     retry_after_s = float(max(1, math.ceil(least_wait_s)))
     return Refuse(429, "predicted_to_miss_objective", message, retry_after_s)
 
 
+def is_late(entry: Entry, now_s: float) -> bool:
+    """Whether work without haste has to be started soon, more or less wherever it can be."""
+    return now_s - entry.arrived_s > BATCH_IS_LATE_AT * entry.slack_s
+
+
+def _latest_wait_s(entry: Entry) -> float:
+    """How long it may wait at most and still be expected to keep its promise."""
+    return max(HOPELESS_SHARE * entry.slack_s, entry.slack_s - HOPELESS_S)
+
+
 def _harm_allowed(entry: Entry, consumed: np.ndarray, margins: Margins) -> np.ndarray:
     """Expected misses of others that are acceptable for it, by instance: more as its own slack is used up."""
-    at_once = HARM_OF_BATCH if entry.patient else HARM_AT_ONCE
-    used = np.minimum(consumed / max(margins.hold_share_of_slack, 1e-9), 1.0)
+    if entry.patient:
+        at_once = HARM_OF_BATCH
+        used = np.clip((consumed - BATCH_IS_LATE_AT) / (1.0 - BATCH_IS_LATE_AT), 0.0, 1.0)
+    else:
+        at_once = HARM_AT_ONCE
+        used = np.minimum(consumed / max(margins.hold_share_of_slack, 1e-9), 1.0)
     return margins.misses_allowed * (at_once + (1.0 - at_once) * used)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slomax.policy.admission import is_late
 from slomax.policy.entry import Entry
 from slomax.policy.prospects import Prospects
 
@@ -37,9 +38,16 @@ class Claims:
         return tuple(name for name, who in self._by_instance.items() if who != entry.request_id)
 
     def consider(self, entry: Entry, ahead: Prospects, instances: int, now_s: float) -> None:
-        """Let a prompt that has to wait claim the instance where it would do least harm, if it is its turn."""
+        """Let a prompt that has to wait claim the instance where it would do least harm, if it is its turn.
+
+        Work without haste has its turn when it is late, whatever its length.
+        """
         waited_s = now_s - entry.arrived_s
-        if entry.own_prefill_s < CLAIM_FROM_S or entry.patient or waited_s < CLAIM_AT_SHARE * entry.slack_s:
+        if entry.patient:
+            its_turn = is_late(entry, now_s)
+        else:
+            its_turn = entry.own_prefill_s >= CLAIM_FROM_S and waited_s >= CLAIM_AT_SHARE * entry.slack_s
+        if not its_turn:
             return
         if entry.request_id in self._by_instance.values():
             return

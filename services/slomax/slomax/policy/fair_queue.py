@@ -7,9 +7,11 @@ the same rule divides its share among the users it names (`RequestSpec.fairness_
 """
 
 import heapq
+import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from slomax.policy.entry import Entry
 
@@ -112,12 +114,39 @@ class FairQueue:
             tenant = self._tenants[entry.tenant] = _Tenant()
         tenant.served.charge(entry.request.fairness_id or "", cost)
 
-    def in_order(self, most: int | None = None) -> Iterator[Entry]:
+    def in_order(
+        self,
+        most: int | None = None,
+        first_before_s: float = -math.inf,
+        wanted: Callable[[Entry], bool] = lambda _: True,
+    ) -> Iterator[Entry]:
         """The next ones to be served, at most so many, in the order in which they would be from now on.
 
         Entries may be removed meanwhile; what they would be charged for is anticipated.
+
+        Args:
+            most: how many.
+            first_before_s: those that must begin by this moment come first, in the same order among themselves.
+            wanted: the others are passed over.
         """
-        flows = {name: _Flows(tenant, most) for name, tenant in self._tenants.items() if tenant.waiting()}
+        taken: set[str] = set()
+        for before_s in (first_before_s, math.inf):
+            left = None if most is None else most - len(taken)
+            others = (one for one in self._in_order(most, before_s, wanted) if one.request_id not in taken)
+            for entry in islice(others, left):
+                taken.add(entry.request_id)
+                yield entry
+
+    def _in_order(
+        self, most: int | None, before_s: float, wanted: Callable[[Entry], bool]
+    ) -> Iterator[Entry]:
+        flows: dict[str, _Flows] = {}
+        for name, tenant in self._tenants.items():
+            keys: dict[str, list[Key]] = {}
+            for user, waiting in tenant.users.items():
+                soon = islice(waiting, bisect_left(waiting, (before_s, math.inf, "")))
+                keys[user] = list(islice((key for key in soon if wanted(self._entries[key[2]])), most))
+            flows[name] = _Flows(tenant.served, keys)
         heap = [(self._served.of(name), name) for name in flows]
         heapq.heapify(heap)
         taken = 0
@@ -176,10 +205,9 @@ class FairQueue:
 class _Flows:
     """One tenant's waiting requests, user after user."""
 
-    def __init__(self, tenant: _Tenant, most: int | None) -> None:
-        self._heap: list[tuple[float, str, int]] = []
-        self._keys = {user: waiting[:most] for user, waiting in tenant.users.items() if waiting}
-        self._heap = [(tenant.served.of(user), user, 0) for user in self._keys]
+    def __init__(self, served: ServedTokens, keys: Mapping[str, Sequence[Key]]) -> None:
+        self._keys = keys
+        self._heap = [(served.of(user), user, 0) for user, waiting in keys.items() if waiting]
         heapq.heapify(self._heap)
 
     def take(self, entries: Mapping[str, Entry]) -> Entry | None:

@@ -44,6 +44,7 @@ def prospects(
     lengths: OutputLengths,
     now_s: float,
     headroom_tokens: int = 0,
+    foreseen_share: float = 0.0,
 ) -> Prospects:
     """What a prompt would meet where its first token would come first.
 
@@ -53,7 +54,8 @@ def prospects(
         load: what each is busy with.
         lengths: how long answers are.
         now_s: monotonic engine seconds.
-        headroom_tokens: the harm to others is judged as if the prompt were so much longer.
+        headroom_tokens: the harm to others is judged as if the prompt were so much longer,
+        foreseen_share: and as if other prefills took this share of the time to come.
     """
     slots = load.slots(view.record.instance for view in instances)
     predictions = predict(load.table, slots, input_tokens, 0.0, 0.0, now_s)
@@ -65,7 +67,7 @@ def prospects(
         harming = predictions
         if headroom_tokens:
             harming = predict(load.table, slots, input_tokens + headroom_tokens, 0.0, 0.0, now_s)
-        closer = outlook(load.table, harming, nearest[soon], lengths.quantiles)
+        closer = outlook(load.table, harming, nearest[soon], lengths.quantiles, foreseen_share)
         wait_s[soon] = np.maximum(wait_s[soon], closer.kv_wait_s)
         misses[soon], free_tokens[soon] = closer.expected_misses, closer.kv_free_tokens
     return Prospects(

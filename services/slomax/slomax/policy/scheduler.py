@@ -17,6 +17,7 @@ from slomax.policy.admission import (
     Start,
     Verdict,
     hopeless,
+    is_late,
     judge,
     longest_prompt_tokens,
     too_late_to_queue,
@@ -24,6 +25,7 @@ from slomax.policy.admission import (
 )
 from slomax.policy.claims import Claims
 from slomax.policy.classify import BATCH, INTERACTIVE, LONG_CONTEXT, degrade, promised_s
+from slomax.policy.due import DueFirst
 from slomax.policy.entry import Entry
 from slomax.policy.fair_queue import FairQueue
 from slomax.policy.prospects import START_WITHIN_S, Prospects, least_wait_s, prospects
@@ -40,9 +42,18 @@ OVERLAP = 3.0
 """Prefill seconds that a pool's instance gets through in a second of queueing, as estimates of it count them: those
 ahead wait for different moments of different instances. Fitted in the lab (overload at 1.8x): at 1 it refused 7 % of
 the requests, at 1.5 1 %, at 3 next to none, and more of all that were offered met their objective each time."""
-HEADROOM_TOKENS = 16_000
+HEADROOM_TOKENS = 32_000
 """Work without haste is judged as if its prompt were so much longer: the slack of those that decode is left to the
 interactive prompt that may come next."""
+FORESEEN_AT_MOST = 0.7
+"""And as if, for as long as those decode, prompts of the other classes came on as in the last half minute, up to this
+share of the time: a token each 0.1 s leaves room for only so much prefill, and batch takes what the others will not
+need."""
+LONG_BATCH_SHARE = 0.625
+"""Of the instances: while so many have a long prompt before them, no more long ones without haste are started, until
+they are late. The next long prompt that is promised something finds an instance that begins with it soon."""
+NOBODY_ELSE_SHARE = 0.01
+"""Of the pool's time: where the other classes' prompts took less lately, batch has all instances."""
 BATCH_KV_RESERVES = 4.0
 """Times the reserve that work without haste leaves free: what interactive requests arrive with in a minute or so."""
 
@@ -79,6 +90,7 @@ class PoolScheduler:
         self.queues: dict[str, FairQueue] = defaultdict(FairQueue)
         self._work = Work()
         self._claims = Claims()
+        self._due_first = DueFirst()
         self._started: dict[str, Entry] = {}
         self._class_of: dict[str, str] = {}
         self._next_look_s = 0.0
@@ -136,7 +148,13 @@ class PoolScheduler:
         place = self._place(entry, len(fitting), float(ahead.wait_s[best]))
         late = too_late_to_queue(entry, place.expected_start_s + now_s - entry.arrived_s, margins)
         verdict: Verdict = late or Keep("behind_others")
-        yields = entry.request_class == BATCH and self._others_wait(shares, now_s)
+        yields = entry.request_class == BATCH and (
+            self._others_wait(shares, now_s)
+            or (
+                entry.tokens > policy.long_context_tokens
+                and not self._long_batch_fits(instances, policy, now_s)
+            )
+        )
         if late is None and not place.position and not yields:
             verdict = self._judge(entry, ahead, policy, margins, now_s)
         if isinstance(verdict, Refuse):
@@ -231,7 +249,7 @@ class PoolScheduler:
         queue = self.queues[request_class]
         least_s = least_wait_s(instances, self._load, now_s)
         if least_s <= START_WITHIN_S:
-            for entry in queue.in_order(LOOKED_AT):
+            for entry in self._next_of(request_class, instances, policy, now_s):
                 fitting = _fitting(entry, instances)
                 if not fitting:
                     continue
@@ -248,6 +266,27 @@ class PoolScheduler:
             if refusal is not None and entry.request_id in self._class_of:
                 yield from self._decided(entry, refusal, policy, now_s)
 
+    def _next_of(
+        self, request_class: str, instances: Sequence[InstanceView], policy: Policy, now_s: float
+    ) -> Iterator[Entry]:
+        queue = self.queues[request_class]
+        if request_class != BATCH:
+            return queue.in_order(LOOKED_AT)
+        first_before_s = self._due_first.before_s(queue, self._work.per_s(BATCH, now_s), now_s)
+        room = self._long_batch_fits(instances, policy, now_s)
+
+        def wanted(entry: Entry) -> bool:
+            return room or entry.tokens <= policy.long_context_tokens or is_late(entry, now_s)
+
+        return queue.in_order(LOOKED_AT, first_before_s, wanted)
+
+    def _long_batch_fits(self, instances: Sequence[InstanceView], policy: Policy, now_s: float) -> bool:
+        """Whether one more long prompt without haste leaves enough instances to those who are promised something."""
+        if self._work.per_s_besides(BATCH, now_s) < NOBODY_ELSE_SHARE * len(instances):
+            return True
+        pending = self._pending_long([view.record.instance for view in instances], policy)
+        return int((pending > 0).sum()) < max(1, round(LONG_BATCH_SHARE * len(instances)))
+
     def _decided(
         self, entry: Entry, verdict: Start | Refuse, policy: Policy, now_s: float
     ) -> Iterator[Released]:
@@ -263,8 +302,13 @@ class PoolScheduler:
         yield Released(entry, outcome)
 
     def _ahead(self, entry: Entry, fitting: Sequence[InstanceView], now_s: float) -> Prospects:
-        headroom = HEADROOM_TOKENS if entry.patient else 0
-        return prospects(entry.tokens, fitting, self._load, self._lengths, now_s, headroom)
+        if not entry.patient:
+            return prospects(entry.tokens, fitting, self._load, self._lengths, now_s)
+        others = self._work.per_s_besides(BATCH, now_s) / len(fitting)
+        foreseen_share = min(others, FORESEEN_AT_MOST)
+        return prospects(
+            entry.tokens, fitting, self._load, self._lengths, now_s, HEADROOM_TOKENS, foreseen_share
+        )
 
     def _judge(
         self, entry: Entry, ahead: Prospects, policy: Policy, margins: Margins, now_s: float
@@ -284,16 +328,15 @@ class PoolScheduler:
         )
         if entry.request_class != LONG_CONTEXT:
             return allowed
-        pending = np.array(
-            [
-                self._load.pending_longer(view.record.instance, policy.long_context_tokens)
-                for view in ahead.instances
-            ]
-        )
+        pending = self._pending_long([view.record.instance for view in ahead.instances], policy)
         most_at_once = max(1, round(policy.long_prefills_share * len(ahead.instances)))
         if int((pending > 0).sum()) >= most_at_once:
             return allowed & (pending > 0) & (pending < policy.long_prefills_per_instance)
         return allowed & (pending < policy.long_prefills_per_instance)
+
+    def _pending_long(self, names: Sequence[str], policy: Policy) -> np.ndarray:
+        """By instance, how many long prompts wait for their first token there."""
+        return np.array([self._load.pending_longer(name, policy.long_context_tokens) for name in names])
 
     def _class_order(self, shares: Mapping[str, ClassShare], now_s: float) -> list[str]:
         waiting = {name: queue.earliest_start_s() for name, queue in self.queues.items() if len(queue)}

@@ -26,6 +26,16 @@ class Work:
         total_s = sum(self._work_s.values())
         return self._work_s.get(request_class, 0.0) / total_s if total_s > 0 else 0.0
 
+    def per_s(self, request_class: str, now_s: float) -> float:
+        """Engine seconds of its prefill started per second, lately."""
+        self._decay(now_s)
+        return self._work_s.get(request_class, 0.0) / MEMORY_S
+
+    def per_s_besides(self, request_class: str, now_s: float) -> float:
+        """The same of all other classes."""
+        self._decay(now_s)
+        return sum(work_s for name, work_s in self._work_s.items() if name != request_class) / MEMORY_S
+
     def _decay(self, now_s: float) -> None:
         kept = math.exp(-max(0.0, now_s - self._time_s) / MEMORY_S)
         self._time_s = max(self._time_s, now_s)
