@@ -5,7 +5,7 @@ from slomax.policy.classify import class_objective
 from slomax.policy.entry import Entry
 from slomax.policy.feedback import Adjustment
 from slomax.policy.outcomes import Evidence, absurd
-from slomax.policy.scheduler import Place
+from slomax.policy.places import Place
 from tokenfleet.contracts.control import Adjusted, GoodputWindow
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.contracts.requests import Admitted, Placed, Queued, Refused, next_event

@@ -12,8 +12,8 @@ from slomax.health import control_of, queues_of
 from slomax.policy.admission import Keep, Refuse, Start, Verdict
 from slomax.policy.classify import entry_of
 from slomax.policy.entry import Entry
+from slomax.policy.places import Place
 from slomax.policy.pool import PoolAdmission
-from slomax.policy.scheduler import Place
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
 from tokenfleet.contracts.control import GoodputWindow

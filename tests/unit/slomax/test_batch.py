@@ -11,7 +11,7 @@ from slomax.policy.due import REVIEW_S, SPARE_S, DueFirst
 from slomax.policy.entry import Entry
 from slomax.policy.fair_queue import FairQueue
 from slomax.policy.prospects import Prospects
-from slomax.policy.scheduler import LONG_BATCH_SHARE
+from slomax.policy.room import LONG_BATCH_SHARE
 from tokenfleet.contracts.requests import Objective
 
 BATCH = {"task": "batch", "service_tier": "flex", "due_ns": 1}

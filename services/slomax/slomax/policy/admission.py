@@ -19,6 +19,8 @@ from tokenfleet.fleet_view import InstanceView
 
 HARM_AT_ONCE = 0.1
 """The share of `misses_allowed` that a request may cause while it still has all of its slack."""
+HARM_OF_FLOOD = 0.05
+"""The same for a tenant that floods, however little slack it has left."""
 HARM_OF_BATCH, BATCH_IS_LATE_AT = 0.02, 0.8
 """The same for work without haste, which waits for a better moment until so much of its slack is used up."""
 HOPELESS_SHARE, HOPELESS_S = 0.95, 2.0
@@ -163,6 +165,8 @@ def _harm_allowed(entry: Entry, consumed: np.ndarray, margins: Margins) -> np.nd
     if entry.patient:
         at_once = HARM_OF_BATCH
         used = np.clip((consumed - BATCH_IS_LATE_AT) / (1.0 - BATCH_IS_LATE_AT), 0.0, 1.0)
+    elif entry.floods:
+        at_once, used = HARM_OF_FLOOD, np.zeros(len(consumed))
     else:
         at_once = HARM_AT_ONCE
         used = np.minimum(consumed / max(margins.hold_share_of_slack, 1e-9), 1.0)

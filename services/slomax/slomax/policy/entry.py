@@ -32,6 +32,8 @@ class Entry:
     """On the instance where its first token would have come first when it arrived, with nothing cached."""
     promised_s: float | None = None
     """The first token's time limit that its promises amount to, counted from its arrival; None: there is none."""
+    floods: bool = False
+    """Whether its tenant takes far more than its share while others wait, as of the last look at it."""
     degraded_from: str | None = None
     """The class whose objective it could not meet."""
 

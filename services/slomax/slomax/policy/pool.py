@@ -9,7 +9,8 @@ from slomax.policy.entry import Entry
 from slomax.policy.fair_queue import FairQueue
 from slomax.policy.feedback import WINDOW_S, Adjustment, Controller
 from slomax.policy.outcomes import Evidence, judge_outcome
-from slomax.policy.scheduler import Place, PoolScheduler, Released
+from slomax.policy.places import Place
+from slomax.policy.scheduler import PoolScheduler, Released
 from tokenfleet.contracts.policy import ClassShare, Policy
 from tokenfleet.fleet_view import InstanceView
 from tokenfleet.load import LoadView, OutputLengths
@@ -137,7 +138,7 @@ class PoolAdmission:
         self._window_start_s = now_s
         self._window = defaultdict(Evidence)
         self._ledger = {}
-        self._scheduler.forget_idle()
+        self._scheduler.forget_idle(now_s)
         return self._controller.judge(windows, policy, now_s)
 
     def kept_free(self, entry: Entry) -> tuple[str, ...]:

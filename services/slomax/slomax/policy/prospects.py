@@ -12,7 +12,8 @@ from tokenfleet.load.table import Floats, Ints
 LOOKED_AT = 16
 """Instances, of the earliest first token, whose requests and KV room are looked at."""
 
-
+IDLE_S = 0.05
+"""An instance with no more prefill before it than this begins with a prompt at once."""
 START_WITHIN_S = 0.3
 """A request is released to an engine that can begin with it this soon: late enough to bind well, early enough that
 no engine idles between two prompts."""
@@ -31,6 +32,8 @@ class Prospects:
     kv_free_tokens: Floats
     """What would be free of the instance's KV with its prompt in; as `misses`, only where it could begin soon."""
     kv_capacity_tokens: Floats
+    idle_share: float = 1.0
+    """Of all the instances asked about, those that could begin with a prompt at once."""
 
     @property
     def ttft_s(self) -> Floats:
@@ -77,6 +80,7 @@ def prospects(
         misses,
         free_tokens,
         predictions.instances.kv_capacity_tokens[nearest],
+        float((predictions.backlog_s <= IDLE_S).mean()),
     )
 
 

@@ -23,13 +23,14 @@ from slomax.policy.admission import (
     too_late_to_queue,
     unservable,
 )
-from slomax.policy.claims import Claims
-from slomax.policy.classify import BATCH, INTERACTIVE, LONG_CONTEXT, degrade, promised_s
+from slomax.policy.classify import BATCH, degrade, promised_s
 from slomax.policy.due import DueFirst
 from slomax.policy.entry import Entry
 from slomax.policy.fair_queue import FairQueue
-from slomax.policy.prospects import START_WITHIN_S, Prospects, least_wait_s, prospects
-from slomax.policy.shares import Work, order
+from slomax.policy.places import OVERLAP, Place, place_of
+from slomax.policy.prospects import START_WITHIN_S, least_wait_s, prospects
+from slomax.policy.room import Room
+from slomax.policy.shares import order
 from tokenfleet.contracts.policy import ClassShare, Policy
 from tokenfleet.fleet_view import InstanceView
 from tokenfleet.load import LoadView, OutputLengths
@@ -38,34 +39,6 @@ LOOK_EVERY_S = 0.05
 """How often the queues are looked through. A prompt of a thousand tokens takes the reference engine 0.1 s."""
 LOOKED_AT = 12
 """Requests of a class judged at a time, in the order in which they would be served."""
-OVERLAP = 3.0
-"""Prefill seconds that a pool's instance gets through in a second of queueing, as estimates of it count them: those
-ahead wait for different moments of different instances. Fitted in the lab (overload at 1.8x): at 1 it refused 7 % of
-the requests, at 1.5 1 %, at 3 next to none, and more of all that were offered met their objective each time."""
-HEADROOM_TOKENS = 32_000
-"""Work without haste is judged as if its prompt were so much longer: the slack of those that decode is left to the
-interactive prompt that may come next."""
-FORESEEN_AT_MOST = 0.7
-"""And as if, for as long as those decode, prompts of the other classes came on as in the last half minute, up to this
-share of the time: a token each 0.1 s leaves room for only so much prefill, and batch takes what the others will not
-need."""
-LONG_BATCH_SHARE = 0.625
-"""Of the instances: while so many have a long prompt before them, no more long ones without haste are started, until
-they are late. The next long prompt that is promised something finds an instance that begins with it soon."""
-NOBODY_ELSE_SHARE = 0.01
-"""Of the pool's time: where the other classes' prompts took less lately, batch has all instances."""
-BATCH_KV_RESERVES = 4.0
-"""Times the reserve that work without haste leaves free: what interactive requests arrive with in a minute or so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a request stands in its queue."""
-
-    position: int
-    """Requests before it."""
-    expected_start_s: float
-    """From now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +61,7 @@ class PoolScheduler:
         self._load = load
         self._lengths = lengths
         self.queues: dict[str, FairQueue] = defaultdict(FairQueue)
-        self._work = Work()
-        self._claims = Claims()
+        self._room = Room(load, lengths)
         self._due_first = DueFirst()
         self._started: dict[str, Entry] = {}
         self._class_of: dict[str, str] = {}
@@ -141,22 +113,22 @@ class PoolScheduler:
         fitting = _fitting(entry, instances)
         if not fitting:
             return Refuse(503, "no_usable_instance", "Every instance that could take it has failed it.", 1.0)
-        ahead = self._ahead(entry, fitting, now_s)
+        ahead = self._room.ahead(entry, fitting, now_s, others_wait=self._anybody_waits())
         best = int(np.argmin(ahead.ttft_s))
         entry.own_prefill_s = float(ahead.own_prefill_s[best])
         entry.promised_s = promised_s(entry, self._lengths)
-        place = self._place(entry, len(fitting), float(ahead.wait_s[best]))
+        place = place_of(entry, self.queues, len(fitting), float(ahead.wait_s[best]))
         late = too_late_to_queue(entry, place.expected_start_s + now_s - entry.arrived_s, margins)
         verdict: Verdict = late or Keep("behind_others")
         yields = entry.request_class == BATCH and (
             self._others_wait(shares, now_s)
             or (
                 entry.tokens > policy.long_context_tokens
-                and not self._long_batch_fits(instances, policy, now_s)
+                and not self._room.long_batch_fits(instances, policy, now_s)
             )
         )
         if late is None and not place.position and not yields:
-            verdict = self._judge(entry, ahead, policy, margins, now_s)
+            verdict = judge(entry, ahead, self._room.allowed(entry, ahead, policy), margins, now_s)
         if isinstance(verdict, Refuse):
             verdict = _instead(entry, verdict, policy)
         if isinstance(verdict, Keep):
@@ -188,7 +160,7 @@ class PoolScheduler:
 
     def remove(self, request_id: str) -> Entry | None:
         """Its client left, or its time is over: it leaves at once and nobody is charged. None: it did not wait."""
-        self._claims.release(request_id)
+        self._room.claims.release(request_id)
         request_class = self._class_of.pop(request_id, None)
         return self.queues[request_class].remove(request_id) if request_class is not None else None
 
@@ -206,14 +178,14 @@ class PoolScheduler:
 
     def kept_free(self, entry: Entry) -> tuple[str, ...]:
         """Instances where a request should not go now, though they look free."""
-        return self._claims.others(entry)
+        return self._room.claims.others(entry)
 
     def place_of(self, request_id: str, instances: int) -> Place | None:
         """Where a waiting request stands; None when it does not wait."""
         request_class = self._class_of.get(request_id)
         if request_class is None:
             return None
-        return self._place(self.queues[request_class].get(request_id), max(instances, 1), 0.0)
+        return place_of(self.queues[request_class].get(request_id), self.queues, max(instances, 1))
 
     def places(self, instances: int) -> Iterator[tuple[str, Place]]:
         """Where all that wait stand, each in its class."""
@@ -228,8 +200,9 @@ class PoolScheduler:
         work_s = sum(entry.own_prefill_s for entry in self.queues[request_class])
         return work_s / max(instances, 1) / OVERLAP
 
-    def forget_idle(self) -> None:
+    def forget_idle(self, now_s: float) -> None:
         """Drop what is kept of tenants that have nothing here."""
+        self._room.forget_idle(now_s)
         running: dict[str, set[str]] = defaultdict(set)
         for entry in self._started.values():
             running[entry.request_class].add(entry.tenant)
@@ -249,14 +222,18 @@ class PoolScheduler:
         queue = self.queues[request_class]
         least_s = least_wait_s(instances, self._load, now_s)
         if least_s <= START_WITHIN_S:
+            others_wait = False
             for entry in self._next_of(request_class, instances, policy, now_s):
+                if others_wait and self._room.floods(entry, now_s):
+                    continue
                 fitting = _fitting(entry, instances)
                 if not fitting:
                     continue
-                ahead = self._ahead(entry, fitting, now_s)
-                verdict = self._judge(entry, ahead, policy, margins, now_s)
+                ahead = self._room.ahead(entry, fitting, now_s, others_wait=self._anybody_waits())
+                verdict = judge(entry, ahead, self._room.allowed(entry, ahead, policy), margins, now_s)
                 if isinstance(verdict, Keep):
-                    self._claims.consider(entry, ahead, len(fitting), now_s)
+                    others_wait = others_wait or not entry.floods
+                    self._room.claims.consider(entry, ahead, len(fitting), now_s)
                 else:
                     yield from self._decided(entry, verdict, policy, now_s)
             least_s = least_wait_s(instances, self._load, now_s)
@@ -272,20 +249,13 @@ class PoolScheduler:
         queue = self.queues[request_class]
         if request_class != BATCH:
             return queue.in_order(LOOKED_AT)
-        first_before_s = self._due_first.before_s(queue, self._work.per_s(BATCH, now_s), now_s)
-        room = self._long_batch_fits(instances, policy, now_s)
+        first_before_s = self._due_first.before_s(queue, self._room.work.per_s(BATCH, now_s), now_s)
+        room = self._room.long_batch_fits(instances, policy, now_s)
 
         def wanted(entry: Entry) -> bool:
             return room or entry.tokens <= policy.long_context_tokens or is_late(entry, now_s)
 
         return queue.in_order(LOOKED_AT, first_before_s, wanted)
-
-    def _long_batch_fits(self, instances: Sequence[InstanceView], policy: Policy, now_s: float) -> bool:
-        """Whether one more long prompt without haste leaves enough instances to those who are promised something."""
-        if self._work.per_s_besides(BATCH, now_s) < NOBODY_ELSE_SHARE * len(instances):
-            return True
-        pending = self._pending_long([view.record.instance for view in instances], policy)
-        return int((pending > 0).sum()) < max(1, round(LONG_BATCH_SHARE * len(instances)))
 
     def _decided(
         self, entry: Entry, verdict: Start | Refuse, policy: Policy, now_s: float
@@ -301,79 +271,22 @@ class PoolScheduler:
             self._begin(entry, now_s)
         yield Released(entry, outcome)
 
-    def _ahead(self, entry: Entry, fitting: Sequence[InstanceView], now_s: float) -> Prospects:
-        if not entry.patient:
-            return prospects(entry.tokens, fitting, self._load, self._lengths, now_s)
-        others = self._work.per_s_besides(BATCH, now_s) / len(fitting)
-        foreseen_share = min(others, FORESEEN_AT_MOST)
-        return prospects(
-            entry.tokens, fitting, self._load, self._lengths, now_s, HEADROOM_TOKENS, foreseen_share
-        )
-
-    def _judge(
-        self, entry: Entry, ahead: Prospects, policy: Policy, margins: Margins, now_s: float
-    ) -> Verdict:
-        return judge(entry, ahead, self._allowed(entry, ahead, policy), margins, now_s)
-
-    def _allowed(self, entry: Entry, ahead: Prospects, policy: Policy) -> np.ndarray:
-        """Where it may start, whatever the time: long prompts are limited in number, growing answers keep room."""
-        free = self._claims.free_for(entry, [view.record.instance for view in ahead.instances])
-        if entry.request_class == INTERACTIVE:
-            return free
-        reserve = BATCH_KV_RESERVES if entry.patient else 1.0
-        kept_tokens = reserve * policy.kv_reserve_share * ahead.kv_capacity_tokens
-        # A prompt that takes more than the reserve leaves may still have an instance for itself.
-        allowed = free & (
-            ahead.kv_free_tokens >= np.minimum(kept_tokens, ahead.kv_capacity_tokens - entry.tokens)
-        )
-        if entry.request_class != LONG_CONTEXT:
-            return allowed
-        pending = self._pending_long([view.record.instance for view in ahead.instances], policy)
-        most_at_once = max(1, round(policy.long_prefills_share * len(ahead.instances)))
-        if int((pending > 0).sum()) >= most_at_once:
-            return allowed & (pending > 0) & (pending < policy.long_prefills_per_instance)
-        return allowed & (pending < policy.long_prefills_per_instance)
-
-    def _pending_long(self, names: Sequence[str], policy: Policy) -> np.ndarray:
-        """By instance, how many long prompts wait for their first token there."""
-        return np.array([self._load.pending_longer(name, policy.long_context_tokens) for name in names])
+    def _anybody_waits(self) -> bool:
+        """Besides batch, which always may."""
+        return any(len(queue) for name, queue in self.queues.items() if name != BATCH)
 
     def _class_order(self, shares: Mapping[str, ClassShare], now_s: float) -> list[str]:
         waiting = {name: queue.earliest_start_s() for name, queue in self.queues.items() if len(queue)}
-        ranked = order(waiting, self._work, shares, now_s)
+        ranked = order(waiting, self._room.work, shares, now_s)
         if BATCH in waiting and self._others_wait(shares, now_s):
             ranked.remove(BATCH)
         return ranked
 
     def _others_wait(self, shares: Mapping[str, ClassShare], now_s: float) -> bool:
         """Whether batch has to stand back: others wait because the pool is full, and batch has its floor."""
-        if not any(len(queue) for name, queue in self.queues.items() if name != BATCH):
+        if not self._anybody_waits():
             return False
-        return self._work.share(BATCH, now_s) >= shares.get(BATCH, ClassShare()).floor
-
-    def _place(self, entry: Entry, instances: int, least_wait_s: float) -> Place:
-        """How many are served before it, and when it could begin: fair shares of each other tenant's work count."""
-        own_ahead_s, position = 0.0, 0
-        others: dict[str, tuple[float, float, int]] = {}
-        for name, queue in self.queues.items():
-            if name == BATCH and entry.request_class != BATCH:
-                continue
-            for other in queue:
-                if other is entry:
-                    continue
-                if other.tenant == entry.tenant:
-                    if (other.latest_start_s, other.arrived_s) <= (entry.latest_start_s, entry.arrived_s):
-                        own_ahead_s += other.own_prefill_s
-                        position += 1
-                else:
-                    weight, work_s, count = others.get(other.tenant, (other.weight, 0.0, 0))
-                    others[other.tenant] = weight, work_s + other.own_prefill_s, count + 1
-        ahead_s = own_ahead_s
-        for weight, work_s, count in others.values():
-            before_s = min(work_s, (own_ahead_s + entry.own_prefill_s) * weight / entry.weight)
-            ahead_s += before_s
-            position += round(count * before_s / work_s) if work_s > 0 else 0
-        return Place(position, least_wait_s + ahead_s / instances / OVERLAP)
+        return self._room.work.share(BATCH, now_s) >= shares.get(BATCH, ClassShare()).floor
 
     def _full(self, entry: Entry, policy: Policy, margins: Margins, place: Place) -> Refuse | None:
         queue, limits = self.queues[entry.request_class], policy.queue
@@ -391,7 +304,7 @@ class PoolScheduler:
 
     def _begin(self, entry: Entry, now_s: float) -> None:
         self._started[entry.request_id] = entry
-        self._work.started(entry.request_class, entry.own_prefill_s, now_s)
+        self._room.started(entry, now_s)
         self.queues[entry.request_class].charge(entry, entry.tokens, 0)
 
     def _requeue(self, entry: Entry, from_class: str) -> None:

@@ -9,38 +9,50 @@ MEMORY_S = 30.0
 """Shares are of the work started within about this time: long enough for several long prompts."""
 
 
+IDLE_WORK_S = 1e-3
+"""With less than this, nothing was started lately."""
+
+
 class Work:
-    """Engine seconds of prefill started for each class, forgotten exponentially."""
+    """Engine seconds of prefill started for each class or tenant, forgotten exponentially."""
 
     def __init__(self) -> None:
         self._work_s: dict[str, float] = {}
         self._time_s = 0.0
 
-    def started(self, request_class: str, work_s: float, now_s: float) -> None:
-        self._decay(now_s)
-        self._work_s[request_class] = self._work_s.get(request_class, 0.0) + work_s
+    def __contains__(self, name: str) -> bool:
+        return name in self._work_s
 
-    def share(self, request_class: str, now_s: float) -> float:
+    def started(self, name: str, work_s: float, now_s: float) -> None:
+        self._decay(now_s)
+        self._work_s[name] = self._work_s.get(name, 0.0) + work_s
+
+    def share(self, name: str, now_s: float) -> float:
         """Of all work started lately."""
         self._decay(now_s)
         total_s = sum(self._work_s.values())
-        return self._work_s.get(request_class, 0.0) / total_s if total_s > 0 else 0.0
+        return self._work_s.get(name, 0.0) / total_s if total_s > 0 else 0.0
 
-    def per_s(self, request_class: str, now_s: float) -> float:
+    def per_s(self, name: str, now_s: float) -> float:
         """Engine seconds of its prefill started per second, lately."""
         self._decay(now_s)
-        return self._work_s.get(request_class, 0.0) / MEMORY_S
+        return self._work_s.get(name, 0.0) / MEMORY_S
 
-    def per_s_besides(self, request_class: str, now_s: float) -> float:
-        """The same of all other classes."""
+    def per_s_besides(self, name: str, now_s: float) -> float:
+        """The same of all others."""
         self._decay(now_s)
-        return sum(work_s for name, work_s in self._work_s.items() if name != request_class) / MEMORY_S
+        return sum(work_s for other, work_s in self._work_s.items() if other != name) / MEMORY_S
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop those for which nothing was started lately."""
+        self._decay(now_s)
+        self._work_s = {name: work_s for name, work_s in self._work_s.items() if work_s > IDLE_WORK_S}
 
     def _decay(self, now_s: float) -> None:
         kept = math.exp(-max(0.0, now_s - self._time_s) / MEMORY_S)
         self._time_s = max(self._time_s, now_s)
-        for request_class in self._work_s:
-            self._work_s[request_class] *= kept
+        for name in self._work_s:
+            self._work_s[name] *= kept
 
 
 def order(
