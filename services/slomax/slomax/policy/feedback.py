@@ -1,8 +1,9 @@
 """Moves margins and shares by what became of requests: bounded steps, hysteresis, a way back. Pure.
 
 Every `WINDOW_S` the outcomes of that time are judged. A margin moves only when two windows in a row ask for the same
-move, by one step, within `BOUNDS` of the configured value; a tightening after which less of what was offered became
-good output is taken back. Without outcomes, everything returns to what is configured step by step.
+move, or when all windows since the last move together say so beyond chance; by one step, within `BOUNDS` of the
+configured value. A tightening after which less of what was offered became good output is taken back. Without outcomes,
+everything returns to what is configured step by step.
 """
 
 from collections import defaultdict
@@ -24,6 +25,8 @@ CHANCE = 2.5
 """Standard errors of a window's attainment that are taken for chance. A window holds some hundred outcomes."""
 SEVERAL = 2
 """Windows in a row that must ask for the same move."""
+SMALL_CHANCE, LEAST_WINDOWS = 2.0, 4
+"""The same of all windows since the last move, of which there must be so many: a small lack that lasts is seen too."""
 PAUSE_WINDOWS = 1
 """Windows after a move in which its effect is awaited."""
 STEP = 0.85
@@ -40,6 +43,8 @@ MISSING_WINDOWS = 4
 """Windows without outcomes after which margins return to what is configured."""
 FLOOR_STEP, FLOOR_MOST = 0.05, 0.2
 """By how much a class's floor moves at a time, and in all above the configured one."""
+SERVED_WORSE, SERVED_AS_WELL = 0.1, 0.04
+"""Behind the other classes in requests served well: beyond the first a floor is raised, within the second lowered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,10 @@ class Controller:
 
     _factors: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BOUNDS, 1.0))
     _raised: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _since_move: Evidence = field(default_factory=Evidence)
+    _windows_since_move: int = 0
+    _floor_wishes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """By class, which way its floor should go, and for how many windows in a row."""
     _wanted: str | None = None
     _wanted_windows: int = 0
     _pause: int = 0
@@ -113,6 +122,8 @@ class Controller:
         if everyone.ended < LEAST_ENDED:
             return self._without_evidence(everyone, now_s)
         self._silent = 0
+        self._since_move.add(everyone)
+        self._windows_since_move += 1
         undone = self._undo(everyone, now_s)
         if undone:
             return undone
@@ -149,18 +160,23 @@ class Controller:
 
     def _wish(self, seen: Evidence, target: float) -> str | None:
         """The move that a window asks for."""
-        chance = CHANCE * sqrt(target * (1 - target) / max(seen.ended, 1))
-        if seen.attained < target - max(DEADBAND, chance):
+        lasting, spread = self._since_move, sqrt(target * (1 - target))
+        lacks = seen.attained < target - max(DEADBAND, CHANCE * spread / sqrt(max(seen.ended, 1)))
+        lasts = self._windows_since_move >= LEAST_WINDOWS and (
+            lasting.attained < target - SMALL_CHANCE * spread / sqrt(max(lasting.ended, 1))
+        )
+        if lacks or lasts:
             return (
-                "misses_allowed down" if seen.missed_tpot > seen.missed_ttft else "wait_share_of_slack down"
+                "misses_allowed down"
+                if lasting.missed_tpot > lasting.missed_ttft
+                else "wait_share_of_slack down"
             )
+        if min(seen.attained, lasting.attained) <= target + min(DEADBAND, (1 - target) / 2):
+            return None
         lowered = [knob for knob, factor in self._factors.items() if factor < 1.0]
-        if seen.attained > target + min(DEADBAND, (1 - target) / 2) and lowered:
+        if lowered:
             return f"{min(lowered, key=self._factors.__getitem__)} up"
-        if (
-            seen.attained > target + min(DEADBAND, (1 - target) / 2)
-            and seen.refused > REFUSED_ENOUGH * seen.offered
-        ):
+        if seen.refused > REFUSED_ENOUGH * seen.offered:
             return "misses_allowed up"
         return None
 
@@ -185,12 +201,14 @@ class Controller:
         if after == before:
             return []
         self._factors[knob] = after
+        self._since_move, self._windows_since_move = Evidence(), 0
         return [Adjustment(now_s, knob, before, after, reason, seen)]
 
     def _without_evidence(self, seen: Evidence, now_s: float) -> list[Adjustment]:
         """Too few outcomes: what was learned from others grows old."""
         self._silent += 1
         self._wanted, self._wanted_windows, self._moved = None, 0, None
+        self._since_move, self._windows_since_move = Evidence(), 0
         if self._silent < MISSING_WINDOWS:
             return []
         changes: list[Adjustment] = []
@@ -213,13 +231,20 @@ class Controller:
             if seen.offered < LEAST_ENDED or name not in policy.shares:
                 continue
             others = Evidence.total(other for key, other in windows.items() if key != name)
+            behind = others.met_of_offered - seen.met_of_offered if others.offered >= LEAST_ENDED else 0.0
+            wish = 1 if behind > SERVED_WORSE else -1 if behind < SERVED_AS_WELL else 0
+            before, times = self._floor_wishes.get(name, (0, 0))
+            times = times + 1 if wish == before else 1
+            self._floor_wishes[name] = wish, times
+            if times < SEVERAL:
+                continue
             raised = self._raised[name]
-            if others.offered >= LEAST_ENDED and seen.met_of_offered < others.met_of_offered - 5 * DEADBAND:
+            if wish > 0:
                 room = 1.0 - sum(share.floor for share in self.shares(policy).values())
                 step = min(FLOOR_STEP, FLOOR_MOST - raised, room)
                 reason = f"{seen.met_of_offered:.1%} of its requests were served well, {others.met_of_offered:.1%} of others"
             else:
-                step = -min(FLOOR_STEP, raised)
+                step = wish * min(FLOOR_STEP, raised)
                 reason = "it is served as well as others"
             if abs(step) > 1e-9:
                 changes += self._raise(name, step, reason, seen, now_s)
