@@ -82,6 +82,12 @@ def test_a_small_lack_that_lasts_is_no_chance_and_one_that_does_not_last_is():
         assert run.see(window(150, 0.93)) == run.see(window(150, 0.97)) == []
 
 
+def test_hours_in_which_all_was_well_do_not_hide_that_it_is_no_more():
+    run = Run()
+    run.see(window(150, 0.965), times=1_000)
+    assert run.see(window(150, 0.925), times=80) != []
+
+
 def test_a_tightening_after_which_less_becomes_good_is_taken_back():
     run = Run()
     run.see(window(met=0.8), times=SEVERAL)

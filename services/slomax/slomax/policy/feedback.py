@@ -25,8 +25,9 @@ CHANCE = 2.5
 """Standard errors of a window's attainment that are taken for chance. A window holds some hundred outcomes."""
 SEVERAL = 2
 """Windows in a row that must ask for the same move."""
-SMALL_CHANCE, LEAST_WINDOWS = 2.0, 4
-"""The same of all windows since the last move, of which there must be so many: a small lack that lasts is seen too."""
+SMALL_CHANCE, LEAST_WINDOWS, MOST_WINDOWS = 2.0, 4, 40
+"""The same of all windows since the last move, at least so many: a small lack that lasts is seen too. After so many,
+the older ones count half."""
 PAUSE_WINDOWS = 1
 """Windows after a move in which its effect is awaited."""
 STEP = 0.85
@@ -122,6 +123,9 @@ class Controller:
         if everyone.ended < LEAST_ENDED:
             return self._without_evidence(everyone, now_s)
         self._silent = 0
+        if self._windows_since_move >= MOST_WINDOWS:
+            self._since_move.halve()
+            self._windows_since_move //= 2
         self._since_move.add(everyone)
         self._windows_since_move += 1
         undone = self._undo(everyone, now_s)
