@@ -15,6 +15,9 @@ IDLE_SHARE_PER_S = 0.6
 LEAST_IDLE_SHARE, MOST_IDLE_SHARE = 0.125, 0.625
 """Of the instances, left idle by a flooding tenant's prompt: by its length, within bounds. Measured in the lab's `flood`
 (docs/adr/0013-floods.md)."""
+IDLE_PER_OTHERS = 1.5
+"""But no more than so many times what the prompts of all others take of the pool's time: beside a tenant that sends
+little, little is lost."""
 
 
 class Tenants:
@@ -48,6 +51,12 @@ class Tenants:
         self._weights = {tenant: weight for tenant, weight in self._weights.items() if tenant in self._work}
 
 
-def idle_share_kept(entry: Entry) -> float:
-    """Of the pool's instances, how many must stay idle beside a flooding tenant's prompt."""
-    return min(max(IDLE_SHARE_PER_S * entry.own_prefill_s, LEAST_IDLE_SHARE), MOST_IDLE_SHARE)
+def idle_share_kept(own_prefill_s: float, others_share: float) -> float:
+    """Of the pool's instances, how many must stay idle beside a flooding tenant's prompt.
+
+    Args:
+        own_prefill_s: of the prompt.
+        others_share: of the pool's time, taken by the prefill of all other tenants lately.
+    """
+    by_length = min(max(IDLE_SHARE_PER_S * own_prefill_s, LEAST_IDLE_SHARE), MOST_IDLE_SHARE)
+    return min(by_length, IDLE_PER_OTHERS * others_share)

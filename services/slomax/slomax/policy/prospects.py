@@ -34,6 +34,8 @@ class Prospects:
     kv_capacity_tokens: Floats
     idle_share: float = 1.0
     """Of all the instances asked about, those that could begin with a prompt at once."""
+    foreseen_share: float = 0.0
+    """Of the time to come, taken by prompts of others that are still to arrive."""
 
     @property
     def ttft_s(self) -> Floats:
@@ -81,6 +83,7 @@ def prospects(
         free_tokens,
         predictions.instances.kv_capacity_tokens[nearest],
         float((predictions.backlog_s <= IDLE_S).mean()),
+        foreseen_share,
     )
 
 

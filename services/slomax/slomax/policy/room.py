@@ -79,7 +79,7 @@ class Room:
     def allowed(self, entry: Entry, ahead: Prospects, policy: Policy) -> np.ndarray:
         """Where it may start, whatever the time: long prompts are limited in number, growing answers keep room."""
         free = self.claims.free_for(entry, [view.record.instance for view in ahead.instances])
-        if entry.floods and ahead.idle_share <= idle_share_kept(entry):
+        if entry.floods and ahead.idle_share <= idle_share_kept(entry.own_prefill_s, ahead.foreseen_share):
             return np.zeros_like(free)
         if entry.request_class == INTERACTIVE:
             return free
