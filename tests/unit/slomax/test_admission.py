@@ -8,6 +8,7 @@ from slomax_pool import Pool
 
 from slomax.policy.admission import Keep, Margins, Refuse, Start, too_late_to_queue
 from slomax.policy.classify import entry_of
+from slomax.policy.scheduler import DESERTED_S
 from tokenfleet.contracts.policy import ClassObjective, Policy, QueueLimits, Tenant
 from tokenfleet.contracts.requests import Objective
 
@@ -88,6 +89,23 @@ def test_no_instance_is_a_503_and_a_prompt_too_long_a_400():
     assert refusal(pool.submit("r", 200_000)).status == 400
     pool.instances = []
     assert refusal(pool.submit("r", 1_000)).status == 503
+
+
+def test_when_the_last_instance_leaves_those_that_wait_are_told_what_a_new_one_is_unless_it_comes_back():
+    pool = Pool("a", policy=Policy(objectives={"interactive": ClassObjective(ttft_s=60.0)}))
+    pool.occupy("a", 90_000)
+    pool.submit("waiting", 1_000)
+    pool.submit("line", 1_000, task="batch", service_tier="flex", left_s=86_400.0, due_ns=1)
+    instances, pool.instances = pool.instances, []
+    pool.wait(DESERTED_S - 1.0)
+    pool.instances = instances
+    pool.wait(0.2)
+    assert not pool.refused, "it was away for less than it takes to give up"
+    pool.instances = []
+    pool.wait(DESERTED_S + 0.2)
+    assert list(pool.refused) == ["waiting"], "batch has time to wait for another instance"
+    assert pool.refused["waiting"] == pool.submit("new", 1_000)
+    assert pool.refused["waiting"].status == 503
 
 
 def test_a_prompt_beyond_the_kv_of_every_instance_is_the_clients_fault_not_the_fleets():

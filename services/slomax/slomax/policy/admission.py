@@ -72,11 +72,13 @@ class Refuse:
 
 Verdict = Start | Keep | Refuse
 
+NO_READY_INSTANCE = Refuse(503, "no_ready_instance", "No instance of this model is ready.", retry_after_s=1.0)
+
 
 def unservable(request: RequestSpec, instances: Sequence[InstanceView]) -> Refuse | None:
     """Why no instance of the pool could ever take the request, or None."""
     if not instances:
-        return Refuse(503, "no_ready_instance", "No instance of this model is ready.", retry_after_s=1.0)
+        return NO_READY_INSTANCE
     longest = max(longest_prompt_tokens(view) for view in instances)
     if request.input_tokens > longest:
         message = f"The prompt has {request.input_tokens} tokens; this model takes at most {longest} here."

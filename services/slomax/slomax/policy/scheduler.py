@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slomax.policy.admission import (
+    NO_READY_INSTANCE,
     Keep,
     Margins,
     Refuse,
@@ -39,6 +40,8 @@ LOOK_EVERY_S = 0.05
 """How often the queues are looked through. A prompt of a thousand tokens takes the reference engine 0.1 s."""
 LOOKED_AT = 12
 """Requests of a class judged at a time, in the order in which they would be served."""
+DESERTED_S = 10.0
+"""How long those that wait stay when their pool's last instance has gone: it may have missed a heartbeat only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class PoolScheduler:
         self._started: dict[str, Entry] = {}
         self._class_of: dict[str, str] = {}
         self._next_look_s = 0.0
+        self._deserted_s: float | None = None
+        """Since when the pool has no instance."""
 
     def __len__(self) -> int:
         return len(self._class_of)
@@ -154,7 +159,9 @@ class PoolScheduler:
         self._next_look_s = now_s + LOOK_EVERY_S
         yield from self._expired(now_s)
         if not instances:
-            return  # They wait: an instance may be back before their time is over.
+            yield from self._deserted(now_s)
+            return
+        self._deserted_s = None
         for request_class in self._class_order(shares, now_s):
             yield from self._release_of(request_class, instances, policy, margins, now_s)
 
@@ -295,6 +302,16 @@ class PoolScheduler:
             return None
         message = f"{len(queue)} requests of this class wait already. Try again later."
         return Refuse(429, "queue_full", message, max(1.0, round(place.expected_start_s)))
+
+    def _deserted(self, now_s: float) -> Iterator[Released]:
+        """Nothing serves the model: those that hurry are told what one that arrives now is, unless it is back soon."""
+        if self._deserted_s is None:
+            self._deserted_s = now_s
+        if now_s - self._deserted_s < DESERTED_S:
+            return
+        for entry in [one for queue in self.queues.values() for one in queue if not one.patient]:
+            self.remove(entry.request_id)
+            yield Released(entry, NO_READY_INSTANCE)
 
     def _expired(self, now_s: float) -> Iterator[Released]:
         for queue in list(self.queues.values()):
