@@ -19,9 +19,10 @@ from tokenfleet.live import LivePolicy, taken_s, watch_fleet, watch_latency
 from tokenfleet.request_events import follow_requests
 from tokenfleet.service import Service, run_service
 from tokenpilot.kv_sync import KvSync
+from tokenpilot.policy.assumed_cache import AssumedCaches
 from tokenpilot.policy.calibrate import KINDS
 from tokenpilot.policy.pilot import Decision, Pilot
-from tokenpilot.policy.prefix_index import AssumedCache, PrefixIndex
+from tokenpilot.policy.prefix_index import PrefixIndex
 from tokenpilot.settings import TokenPilotSettings
 
 RETRY_AFTER_S = 1.0
@@ -42,7 +43,7 @@ class TokenPilot:
         self._pilots: dict[str, Pilot] = defaultdict(Pilot)
         self._pool_of: dict[str, str] = {}
         self._index = PrefixIndex()
-        self._assumed: dict[str, AssumedCache] = {}
+        self._assumed = AssumedCaches(self._index)
         self._policy = LivePolicy()
         self._kv = KvSync(service.bus, settings.site, self._index, service.clock)
         self._leases = Leases(service.bus, service.clock, "tokenpilot", settings.site, settings.replica)
@@ -140,7 +141,7 @@ class TokenPilot:
         pool = self._pool_of.get(instance)
         if record is None or (pool is not None and pool != record.pool):
             self._kv.left(instance)
-            self._assumed.pop(instance, None)
+            self._assumed.left(instance)
             if pool is not None:
                 self._pilots[pool].left(instance)
                 del self._pool_of[instance]
@@ -251,23 +252,13 @@ class TokenPilot:
         )
         if decision is None:
             return self._refusal(event)
-        self._assume_cached(decision.choice.instance.record, blocks)
+        self._assumed.routed(decision.choice.instance.record, blocks)
         routed = self._routed(event, decision, draw)
         self._decided[event.request_id] = routed
         self._routed_count.add(
             1, {"tokenfleet.pool": event.pool, "tokenfleet.reason": decision.choice.reason}
         )
         return routed
-
-    def _assume_cached(self, record: InstanceRecord, blocks: list[int]) -> None:
-        if record.kv_events or not blocks:
-            return
-        cache = self._assumed.get(record.instance)
-        if cache is None:
-            capacity = record.profile.kv_capacity_tokens // record.block_size_tokens
-            cache = self._assumed[record.instance] = AssumedCache(capacity)
-        self._index.store(record.instance, blocks)
-        self._index.remove(record.instance, cache.routed(blocks))
 
     def _routed(self, event: Admitted, decision: Decision, draw: float) -> Routed:
         choice = decision.choice

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenpilot.policy import prefix_index
-from tokenpilot.policy.prefix_index import AssumedCache, PrefixIndex
+from tokenpilot.policy.assumed_cache import AssumedCache
+from tokenpilot.policy.prefix_index import PrefixIndex
 
 INSTANCES = ["a", "b", "c"]
 BLOCK = st.integers(0, 15)

@@ -21,8 +21,9 @@ from telemetry_collector.policy.rollup import gone, roll_up
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.fleet_view import FleetView
+from tokenpilot.policy.assumed_cache import AssumedCaches
 from tokenpilot.policy.pilot import Pilot
-from tokenpilot.policy.prefix_index import AssumedCache, PrefixIndex
+from tokenpilot.policy.prefix_index import PrefixIndex
 
 ROLL_UP_S = 1.0
 """How often a site publishes its capacity."""
@@ -35,6 +36,7 @@ class _Site:
         self.site = site
         self.fleet = FleetView()
         self.index = PrefixIndex()
+        self.assumed = AssumedCaches(self.index)
         self.pilots: dict[str, Pilot] = defaultdict(Pilot)
         self.admissions: dict[str, PoolAdmission] = {}
         self.pilot_of: dict[str, Pilot] = {}
@@ -72,7 +74,6 @@ class TokenFleetPolicy:
         self._sites: dict[str, _Site] = {}
         self._site_of: dict[str, _Site] = {}
         self._sites_view = SiteView()
-        self._assumed: dict[str, AssumedCache] = {}
         self._attempts: dict[str, int] = {}
         self._held: dict[str, _Held] = {}
         self._admission_of: dict[str, PoolAdmission] = {}
@@ -96,7 +97,7 @@ class TokenFleetPolicy:
         site.fleet.apply_record(instance, None, now_s)
         site.index.drop(instance)
         site.pilot_of[instance].left(instance)
-        self._assumed.pop(instance, None)
+        site.assumed.left(instance)
 
     def reading(self, state: InstanceState, now_s: float) -> None:
         site = self._sites[state.site]
@@ -175,7 +176,7 @@ class TokenFleetPolicy:
         if decision is None:
             return Refuse(503, "no_usable_instance")
         record = decision.choice.instance.record
-        self._assume_cached(site, record, arrival.blocks)
+        site.assumed.routed(record, arrival.blocks)
         return Route(
             record.instance,
             decision.ttft_s,
@@ -224,13 +225,3 @@ class TokenFleetPolicy:
             for capacity in pools:
                 self._sites_view.apply(capacity, now_s)
             site.published = names
-
-    def _assume_cached(self, site: _Site, record: InstanceRecord, blocks: Sequence[int]) -> None:
-        if record.kv_events or not blocks:
-            return
-        cache = self._assumed.get(record.instance)
-        if cache is None:
-            capacity = record.profile.kv_capacity_tokens // record.block_size_tokens
-            cache = self._assumed[record.instance] = AssumedCache(capacity)
-        site.index.store(record.instance, blocks)
-        site.index.remove(record.instance, cache.routed(blocks))

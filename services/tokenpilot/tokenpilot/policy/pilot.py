@@ -269,7 +269,7 @@ class Pilot:
             pool=pool,
             site=site,
             time_ns=time_ns,
-            factors=self.speeds.all(),
+            factors={name: one for name, one in self.speeds.all().items() if name in self._profiles},
             profiles=dict(self._profiles),
             ratios=self.calibration.quantiles(),
             lengths=self.lengths.counts(),

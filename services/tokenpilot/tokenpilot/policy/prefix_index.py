@@ -5,7 +5,6 @@ contiguous from the first block counts as a prefix.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -152,26 +151,3 @@ def _either(first: Iterator[Span], second: Iterator[Span]) -> Iterator[Span]:
             second_holders, second_end = next(second)
         end = min(first_end, second_end)
         yield first_holders | second_holders, end
-
-
-class AssumedCache:
-    """What an engine without KV events is assumed to hold: an LRU of what was routed to it."""
-
-    def __init__(self, capacity_blocks: int) -> None:
-        self._capacity = capacity_blocks
-        self._blocks: dict[int, int] = {}
-        """Least recently used first. Each block's value is its key: the object that the index has as well."""
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def routed(self, hashes: Sequence[int]) -> list[int]:
-        """A prompt with these blocks went there. Returns the blocks assumed evicted for it."""
-        blocks = self._blocks
-        for block in reversed(hashes):  # leaves first: a chain's root is evicted last
-            known = blocks.pop(block, block)
-            blocks[known] = known
-        evicted = list(islice(blocks, max(0, len(blocks) - self._capacity)))
-        for block in evicted:
-            del blocks[block]
-        return evicted
