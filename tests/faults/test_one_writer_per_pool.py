@@ -285,6 +285,8 @@ async def send(stack: RunningStack, client: httpx.AsyncClient, name: str) -> int
         headers={"Authorization": f"Bearer {stack.api_key}", "x-request-id": name},
         json={"model": "llama-70b", "prompt": f"{name} " * 100, "max_tokens": 20, "stream": True},
     )
+    if answer.status_code != 200:
+        print(name, answer.status_code, answer.text)  # what pytest shows where this fails
     return answer.status_code
 
 

@@ -57,7 +57,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse when the predicted wait exceeds this share of the slack left after the own prefill."""
     hold_share_of_slack: Share = 0.8
     """A request may do more harm the more of its slack is gone, all that is allowed from this share on."""
-    misses_allowed: Positive = 0.425
+    misses_allowed: Positive = 0.36
     """Start a request only where it is expected to push at most so many others over their objective."""
     when_late: WhenLate = "refuse"
     long_context_tokens: Annotated[int, msgspec.Meta(gt=0)] = 16_000
