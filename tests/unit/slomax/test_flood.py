@@ -21,7 +21,7 @@ def started(**counts: int) -> Tenants:
     tenants = Tenants()
     for tenant, count in counts.items():
         for _ in range(count):
-            tenants.started(prompt(tenant), 0.0)
+            tenants.started(prompt(tenant, 2.0), 0.0)
     return tenants
 
 
@@ -29,33 +29,38 @@ class TestWhoFloods:
     @pytest.mark.parametrize(("prompts", "floods"), [(1, False), (2, False), (6, True), (20, True)])
     def test_of_ten_tenants_one_with_more_than_a_quarter_of_the_work(self, prompts: int, floods: bool):
         others = {f"t{number}": 1 for number in range(9)}
-        assert started(flood=prompts, **others).floods(prompt("flood"), 0.0) == floods
+        assert started(flood=prompts, **others).floods(prompt("flood"), 1, 0.0) == floods
 
     def test_of_two_one_with_more_than_seven_twelfths(self):
-        assert not started(a=11, b=9).floods(prompt("a"), 0.0)
-        assert started(a=13, b=7).floods(prompt("a"), 0.0)
+        assert not started(a=11, b=9).floods(prompt("a"), 1, 0.0)
+        assert started(a=13, b=7).floods(prompt("a"), 1, 0.0)
+
+    def test_not_while_the_pool_has_room_for_all(self):
+        tenants = started(a=20, b=1)
+        assert tenants.floods(prompt("a"), 2, 0.0)
+        assert not tenants.floods(prompt("a"), 4, 0.0), "less than half of four instances' time"
 
     def test_nobody_alone(self):
-        assert not started(only=100).floods(prompt("only"), 0.0)
+        assert not started(only=100).floods(prompt("only"), 1, 0.0)
 
     def test_a_weight_is_a_share(self):
         tenants = started(b=10)
         for _ in range(20):
             tenants.started(prompt("a", weight=4.0), 0.0)
-        assert not tenants.floods(prompt("a", weight=4.0), 0.0)
+        assert not tenants.floods(prompt("a", weight=4.0), 1, 0.0)
 
     def test_not_for_what_was_long_ago(self):
         tenants = started(a=20, b=1)
         tenants.started(prompt("b"), 300.0)
-        assert not tenants.floods(prompt("a"), 300.0)
+        assert not tenants.floods(prompt("a"), 1, 300.0)
         tenants.forget_idle(600.0)
-        assert not tenants.floods(prompt("b"), 600.0)
+        assert not tenants.floods(prompt("b"), 1, 600.0)
 
     def test_not_for_batch_which_makes_way_by_itself(self):
         tenants = started(b=1)
         for _ in range(50):
             tenants.started(prompt("a", task="batch"), 0.0)
-        assert not tenants.floods(prompt("a"), 0.0)
+        assert not tenants.floods(prompt("a"), 1, 0.0)
 
 
 def test_the_longer_its_prompt_the_more_instances_stay_idle_beside_it():
@@ -71,7 +76,7 @@ def test_beside_tenants_that_send_little_little_is_left_idle():
 def test_it_leaves_instances_idle_for_the_others_and_takes_them_once_nobody_waits():
     engines = [f"e{number}" for number in range(8)]
     pool = Pool(*engines)
-    for second in range(20):
+    for second in range(60):
         for number in range(10):
             pool.submit(f"flood-{number}-{second}", 12_000, tenant="flood")
         for number in range(2):

@@ -10,7 +10,10 @@ from slomax.policy.entry import Entry
 from slomax.policy.shares import Work
 
 BEYOND_FAIR = 1 / 6
-"""A tenant floods above its fair share and so much of what its share leaves: of ten equal ones, above a quarter."""
+"""Where a pool is short, a tenant floods above its fair share and so much of what its share leaves: of ten equal ones, above a quarter."""
+SHORT_SHARE = 0.6
+"""Of a pool's time, taken by prompts: below it there is room for whoever asks for more. (`flood` without its flood takes
+half, with it four fifths.)"""
 IDLE_SHARE_PER_S = 0.6
 LEAST_IDLE_SHARE, MOST_IDLE_SHARE = 0.125, 0.625
 """Of the instances, left idle by a flooding tenant's prompt: by its length, within bounds. Measured in the lab's `flood`
@@ -34,9 +37,11 @@ class Tenants:
         self._weights[entry.tenant] = entry.weight
         self._work.started(entry.tenant, entry.own_prefill_s, now_s)
 
-    def floods(self, entry: Entry, now_s: float) -> bool:
-        """Whether its tenant had far more than its fair share of what was started for tenants lately."""
+    def floods(self, entry: Entry, instances: int, now_s: float) -> bool:
+        """Whether its tenant had far more than its fair share of what a pool that is short started lately."""
         if entry.patient or entry.tenant not in self._weights:
+            return False
+        if self._work.total_per_s(now_s) < SHORT_SHARE * instances:
             return False
         fair = self._weights[entry.tenant] / sum(self._weights.values())
         return self._work.share(entry.tenant, now_s) > fair + BEYOND_FAIR * (1.0 - fair)

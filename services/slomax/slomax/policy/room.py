@@ -46,9 +46,9 @@ class Room:
         self.work.started(entry.request_class, entry.own_prefill_s, now_s)
         self._tenants.started(entry, now_s)
 
-    def floods(self, entry: Entry, now_s: float) -> bool:
+    def floods(self, entry: Entry, instances: int, now_s: float) -> bool:
         """Whether its tenant takes far more than its share."""
-        return self._tenants.floods(entry, now_s)
+        return self._tenants.floods(entry, instances, now_s)
 
     def forget_idle(self, now_s: float) -> None:
         """Drop the tenants for which nothing was started lately."""
@@ -65,7 +65,7 @@ class Room:
             now_s: engine seconds.
             others_wait: whether anybody waits: only then does anybody flood.
         """
-        entry.floods = others_wait and self._tenants.floods(entry, now_s)
+        entry.floods = others_wait and self._tenants.floods(entry, len(fitting), now_s)
         headroom_tokens, others_per_s = 0, 0.0
         if entry.patient:
             headroom_tokens, others_per_s = HEADROOM_TOKENS, self.work.per_s_besides(BATCH, now_s)

@@ -231,7 +231,7 @@ class PoolScheduler:
         if least_s <= START_WITHIN_S:
             others_wait = False
             for entry in self._next_of(request_class, instances, policy, now_s):
-                if others_wait and self._room.floods(entry, now_s):
+                if others_wait and self._room.floods(entry, len(instances), now_s):
                     continue
                 fitting = _fitting(entry, instances)
                 if not fitting:

@@ -43,6 +43,11 @@ class Work:
         self._decay(now_s)
         return sum(work_s for other, work_s in self._work_s.items() if other != name) / MEMORY_S
 
+    def total_per_s(self, now_s: float) -> float:
+        """The same of all together."""
+        self._decay(now_s)
+        return sum(self._work_s.values()) / MEMORY_S
+
     def forget_idle(self, now_s: float) -> None:
         """Drop those for which nothing was started lately."""
         self._decay(now_s)
