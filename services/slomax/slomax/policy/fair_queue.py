@@ -130,7 +130,7 @@ class FairQueue:
             wanted: the others are passed over.
         """
         taken: set[str] = set()
-        for before_s in (first_before_s, math.inf):
+        for before_s in (math.inf,) if first_before_s == -math.inf else (first_before_s, math.inf):
             left = None if most is None else most - len(taken)
             others = (one for one in self._in_order(most, before_s, wanted) if one.request_id not in taken)
             for entry in islice(others, left):

@@ -10,10 +10,10 @@ from slomax.policy.entry import Entry
 from slomax.policy.shares import Work
 
 BEYOND_FAIR = 1 / 6
-"""Where a pool is short, a tenant floods above its fair share and so much of what its share leaves: of ten equal ones, above a quarter."""
+"""Where a pool is short, a tenant floods above its fair share and so much of what its share leaves: of ten equal ones,
+above a quarter."""
 SHORT_SHARE = 0.6
-"""Of a pool's time, taken by prompts: below it there is room for whoever asks for more. (`flood` without its flood takes
-half, with it four fifths.)"""
+"""Of a pool's time, taken by prompts: below it there is room for whoever asks for more."""
 IDLE_SHARE_PER_S = 0.6
 LEAST_IDLE_SHARE, MOST_IDLE_SHARE = 0.125, 0.625
 """Of the instances, left idle by a flooding tenant's prompt: by its length, within bounds. Measured in the lab's `flood`

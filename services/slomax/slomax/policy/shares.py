@@ -54,8 +54,10 @@ class Work:
         self._work_s = {name: work_s for name, work_s in self._work_s.items() if work_s > IDLE_WORK_S}
 
     def _decay(self, now_s: float) -> None:
-        kept = math.exp(-max(0.0, now_s - self._time_s) / MEMORY_S)
-        self._time_s = max(self._time_s, now_s)
+        if now_s <= self._time_s:
+            return  # Asked again at the same moment, as one look through the queues does many times.
+        kept = math.exp(-(now_s - self._time_s) / MEMORY_S)
+        self._time_s = now_s
         for name in self._work_s:
             self._work_s[name] *= kept
 
