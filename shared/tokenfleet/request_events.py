@@ -41,5 +41,5 @@ async def follow_requests(bus: Bus, site: str, clock: Clock, follower: Follower)
     await bus.subscribe(subjects.request_events(site, "routed", answer=True), Routed, routed, ordered=True)
     await bus.subscribe(one("first_token"), FirstToken, first_token, ordered=True)
     await bus.subscribe(one("retried"), Retried, retried, ordered=True)
-    for outcome in subjects.OUTCOMES:
+    for outcome in (*subjects.OUTCOMES, subjects.LOST):
         await bus.subscribe(one(outcome), Ended, ended, ordered=True)

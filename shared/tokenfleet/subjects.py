@@ -7,6 +7,7 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.node.<instance>.snapshot              request/reply: all cached blocks of an instance
     tf.v1.<site>.capacity.<pool>                       roll-up, once a second
     tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
+    tf.v1.<site>.situation                             instances, policy and tenants; kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
     tf.v1.<site>.control.<pool>                        what SLOMax changed by itself, and why; kept in FLEET
     tf.v1.<site>.ledger.report|lookup                  request/reply: a report; which requests bear an id
@@ -32,6 +33,9 @@ BUCKET_LATENCY = "latency"
 POLICY_KEY = "live"
 
 OUTCOMES = ("completed", "rejected", "timed_out", "cancelled", "failed")
+"""How a request ends, as its ingress says."""
+LOST = "lost"
+"""How a request ended of which its ingress never said so."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -85,6 +89,11 @@ def history(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.history.{token(pool)}"
 
 
+def situation(site: str) -> str:
+    """Where the collector says which instances there are, under which policy and for which tenants."""
+    return f"{PREFIX}.{token(site)}.situation"
+
+
 def goodput(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.goodput.{token(pool)}"
 
@@ -111,11 +120,13 @@ PLAN = f"{PREFIX}.fleet.plan"
 ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
 ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
 
+ALL_SITUATIONS = f"{PREFIX}.*.situation"
+
 ALL_SUBMITTED = f"{PREFIX}.*.request.*.submitted"
 
 REQUESTS_STREAM_SUBJECTS = (f"{PREFIX}.*.request.>",)
-FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", f"{PREFIX}.*.control.*", PLAN)
-TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in OUTCOMES)
+FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", f"{PREFIX}.*.control.*", ALL_SITUATIONS, PLAN)
+TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in (*OUTCOMES, LOST))
 
 
 def instance_key(site: str, instance: str) -> str:

@@ -20,6 +20,7 @@ from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.ledger import Percentiles, Report, ReportRequest, Summary
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.contracts.requests import EVENT_TYPES, Ended, event_id, terminal_event_id
+from tokenfleet.contracts.situation import Situation
 from tokenfleet.errors import ContractError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -28,11 +29,12 @@ TYPES: dict[str, type[Any]] = {
     "instance_record": InstanceRecord,
     "policy": Policy,
     "tenant": Tenant,
+    "situation": Situation,
 }
 STRUCTS = [
     *dict.fromkeys(EVENT_TYPES.values()),
     InstanceRecord, InstanceState, KvDelta, KvSnapshot, EngineProfile, Policy, Tenant, ReportRequest, Report,
-    Summary, Percentiles, PoolLatency,
+    Summary, Percentiles, PoolLatency, Situation,
 ]  # fmt: skip
 
 
@@ -79,6 +81,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return bounded(arguments[0], arguments[1])
     if origin in (Union, UnionType):
         return st.one_of(*map(values, arguments))
+    if origin is tuple and arguments[1:] == (...,):
+        return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from conftest import NatsServer
 from fleets import POOL, request
 
-from console.explain.find import NotFoundError, find_events
 from console.main import cli
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.ledger import LedgerEntries, LedgerEntry, LedgerLookup
 from tokenfleet.contracts.requests import Ended, Routed, Submitted, event_id, terminal_event_id
+from tokenfleet.request_story import NotFoundError, find_events
 
 pytestmark = pytest.mark.integration
 

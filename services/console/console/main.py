@@ -1,11 +1,10 @@
 """The `tokenfleet` command. Each subcommand is imported only when it is used, or listed by --help."""
 
 import sys
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 
 import click
 
+from console.lazy_group import LazyGroup
 from tokenfleet.errors import TokenFleetError
 
 GROUP = "tokenfleet.commands"
@@ -17,44 +16,16 @@ OWN_COMMANDS = {
     "explain": "console.commands.explain:explain_command",
     "queue": "console.commands.queue:queue",
     "tenant": "console.commands.tenant:tenant",
+    "audit": "console.commands.audit:audit",
     "policy": "console.commands.policy:policy",
     "contracts": "console.commands.contracts:contracts",
 }
 
 
-class LazyGroup(click.Group):
-    """Finds our own commands by name, and those of other packages by their entry points."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        others = sorted(set(entry_points(group=GROUP).names) - OWN_COMMANDS.keys())
-        return [*OWN_COMMANDS, *others]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if target := OWN_COMMANDS.get(cmd_name):
-            module, _, attribute = target.partition(":")
-            return getattr(import_module(module), attribute)
-        for entry in entry_points(group=GROUP, name=cmd_name):
-            return _load(entry)
-        return None
-
-
-def _load(entry: EntryPoint) -> click.Command:
-    """A command of another package; one that cannot be imported says so when used, and breaks no other."""
-    try:
-        return entry.load()
-    except Exception as error:
-        message = f"`{entry.name}` cannot be loaded from {entry.value}: {type(error).__name__}: {error}"
-
-        @click.command(entry.name, help=message, context_settings={"ignore_unknown_options": True})
-        @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-        def broken(arguments: tuple[str, ...]) -> None:
-            raise click.ClickException(message)
-
-        return broken
-
-
 @click.command(
     cls=LazyGroup,
+    entry_point_group=GROUP,
+    own_commands=OWN_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:

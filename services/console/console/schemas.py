@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from tokenfleet.contracts import fleet, latency, ledger, policy, requests
+from tokenfleet.contracts import fleet, latency, ledger, policy, requests, situation
 
-MODULES = (requests, fleet, policy, ledger, latency)
+MODULES = (requests, fleet, policy, ledger, latency, situation)
 
 
 def schemas() -> dict[str, dict[str, Any]]:

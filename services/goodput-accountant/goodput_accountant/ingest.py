@@ -14,6 +14,7 @@ import structlog
 from goodput_accountant.ledger import Appended, DeadLetter, Ledger, RefusedError
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.policy.accounting import LedgerRow, account
+from goodput_accountant.policy.chain import day_of
 from tokenfleet.bus import Fetched
 from tokenfleet.bus.codec import decode
 from tokenfleet.clock import Clock
@@ -60,7 +61,9 @@ class Ingest:
     def _account(self, message: Fetched) -> LedgerRow:
         attributes = {"messaging.destination.name": message.subject}
         with self._observability.span("ledger.account", message.headers, attributes):
-            return account(decode(message.data, Ended))
+            row = account(decode(message.data, Ended))
+            day_of(row)  # a time that is not credible has no place in the ledger
+            return row
 
     async def _write(self, entries: Sequence[Entry], letters: Sequence[DeadLetter]) -> None:
         rows = [entry.row for entry in entries]

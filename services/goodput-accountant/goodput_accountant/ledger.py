@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import hashlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -12,32 +13,38 @@ import msgspec
 import structlog
 
 from goodput_accountant.policy.accounting import LedgerRow
+from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_row, day_of, link
 from tokenfleet.contracts.ledger import LedgerEntry, ReportRequest
 from tokenfleet.errors import TokenFleetError, UnavailableError
 
 log = structlog.get_logger(__name__)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIELDS = tuple(field.name for field in msgspec.structs.fields(LedgerRow))
 # Statements are built only from these names; every value is a parameter.
-COLUMNS = (*FIELDS, "submitted_at", "ended_at")
-_COLUMN_LIST = ", ".join(COLUMNS)
+COLUMNS = (*FIELDS, "submitted_at", "ended_at", "row_schema", "sequence", "chain_hash")
 _FIELD_LIST = ", ".join(FIELDS)
 
-BATCH_TABLE = """
-CREATE TEMPORARY TABLE IF NOT EXISTS ledger_batch (LIKE ledger INCLUDING DEFAULTS) ON COMMIT DELETE ROWS
-"""
-# Sorted, so that two accountants writing the same events cannot wait for each other in a circle.
-MERGE_BATCH = f"""
-INSERT INTO ledger ({_COLUMN_LIST}) SELECT {_COLUMN_LIST} FROM ledger_batch ORDER BY event_id
-ON CONFLICT DO NOTHING RETURNING event_id
+SAME_REQUEST = timedelta(days=1)
+"""Two outcomes under one request id are of the same request if it was submitted so close together by both."""
+
+# In order of days, so that two accountants cannot wait for each other in a circle.
+ADD_DAYS = f"""
+INSERT INTO ledger_days (day, rows, head) SELECT day, 0, '\\x{START.hex()}'::bytea FROM unnest($1::date[]) AS day ORDER BY day
+ON CONFLICT DO NOTHING RETURNING day
 """  # noqa: S608
+HOLD_DAYS = "SELECT day, rows, head FROM ledger_days WHERE day = ANY($1::date[]) ORDER BY day FOR UPDATE"
+MOVE_DAY = "UPDATE ledger_days SET rows = $2, head = $3 WHERE day = $1"
+THERE = """
+SELECT request_id, revision FROM ledger
+WHERE request_id = ANY($1::text[]) AND submitted_at >= $2::timestamptz - $4::interval
+  AND submitted_at <= $3::timestamptz + $4::interval
+"""
 DEAD_LETTER = """
 INSERT INTO dead_letters (stream_sequence, payload_sha256, subject, reason, payload)
 VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING true
 """
 REPORT_ROWS = f"""
-SELECT {_FIELD_LIST} FROM ledger
+SELECT {_FIELD_LIST} FROM ledger_current
 WHERE ($1::text IS NULL OR client_request_id LIKE $1)
   AND ($2::timestamptz IS NULL OR submitted_at >= $2)
   AND ($3::timestamptz IS NULL OR submitted_at < $3)
@@ -46,10 +53,10 @@ WHERE ($1::text IS NULL OR client_request_id LIKE $1)
 LIMIT $6
 """  # noqa: S608
 LOOKUP_ROWS = """
-SELECT request_id, client_request_id, submitted_ns, ended_ns, outcome FROM ledger
+SELECT request_id, client_request_id, submitted_ns, ended_ns, outcome FROM ledger_current
 WHERE request_id = $1 OR client_request_id = $1 ORDER BY submitted_at DESC LIMIT $2
 """
-ENDED_ROWS = f"SELECT {_FIELD_LIST} FROM ledger WHERE ended_at >= $1 AND ended_at < $2 AND site = $3"  # noqa: S608
+ENDED_ROWS = f"SELECT {_FIELD_LIST} FROM ledger_current WHERE ended_at >= $1 AND ended_at < $2 AND site = $3"  # noqa: S608
 ADD_CURSOR = """
 INSERT INTO goodput_cursor (site, published_to_ns) VALUES ($1, $2) ON CONFLICT DO NOTHING
 """
@@ -106,11 +113,7 @@ class Ledger:
     @classmethod
     async def open(cls, dsn: str) -> "Ledger":
         """Connect to a database whose schema is up to date."""
-        return cls(
-            await asyncpg.create_pool(
-                dsn, min_size=1, max_size=4, timeout=5.0, command_timeout=30.0, init=_create_batch_table
-            )
-        )
+        return cls(await asyncpg.create_pool(dsn, min_size=1, max_size=4, timeout=5.0, command_timeout=30.0))
 
     async def close(self) -> None:
         """Give running queries two seconds to end, then close every connection."""
@@ -131,9 +134,7 @@ class Ledger:
         async with self._connection() as connection, connection.transaction():
             event_ids: frozenset[str] = frozenset()
             if rows:
-                records = [_record(row) for row in rows]
-                await connection.copy_records_to_table("ledger_batch", records=records, columns=COLUMNS)
-                event_ids = frozenset(record[0] for record in await connection.fetch(MERGE_BATCH))
+                event_ids = await _append_rows(connection, rows)
             letters = 0
             for letter in dead_letters:
                 digest = hashlib.sha256(letter.payload).digest()
@@ -210,12 +211,54 @@ class Ledger:
         self.available = True
 
 
-async def _create_batch_table(connection: Any) -> None:
-    await connection.execute(BATCH_TABLE)
+async def _append_rows(connection: Any, rows: Sequence[LedgerRow]) -> frozenset[str]:
+    """Put the rows that are new at the ends of their days' chains; the event ids of those.
+
+    Whoever appends to a day holds its row of `ledger_days`: what is there cannot change between looking and writing.
+    """
+    days: dict[date, list[LedgerRow]] = defaultdict(list)
+    seen: set[tuple[str, int]] = set()
+    for row in rows:
+        if (row.request_id, row.revision) not in seen:
+            seen.add((row.request_id, row.revision))
+            days[_date(day_of(row))].append(row)
+    for day in await connection.fetch(ADD_DAYS, sorted(days)):
+        await _create_partition(connection, day["day"])
+    heads = await connection.fetch(HOLD_DAYS, sorted(days))
+    first, last = min(row.submitted_ns for row in rows), max(row.submitted_ns for row in rows)
+    wanted = [row.request_id for row in rows]
+    span = _timestamp(first), _timestamp(last), SAME_REQUEST
+    there = {tuple(record) for record in await connection.fetch(THERE, wanted, *span)}
+    records: list[tuple[Any, ...]] = []
+    for day, count, head in heads:
+        new = [row for row in days[day] if (row.request_id, row.revision) not in there]
+        if not new:
+            continue
+        hashes = link(head, map(canonical_row, new))
+        records += [
+            _record(row, count + place, hash_)
+            for place, (row, hash_) in enumerate(zip(new, hashes, strict=True), 1)
+        ]
+        await connection.execute(MOVE_DAY, day, count + len(new), hashes[-1])
+    if records:
+        await connection.copy_records_to_table("ledger", records=records, columns=COLUMNS)
+    return frozenset(record[0] for record in records)
 
 
-def _record(row: LedgerRow) -> tuple[Any, ...]:
-    return (*msgspec.structs.astuple(row), _timestamp(row.submitted_ns), _timestamp(row.ended_ns))
+async def _create_partition(connection: Any, day: date) -> None:
+    await connection.execute(
+        f"CREATE TABLE ledger_{day:%Y%m%d} PARTITION OF ledger "
+        f"FOR VALUES FROM ('{day} 00:00:00+00') TO ('{day + timedelta(days=1)} 00:00:00+00')"
+    )
+
+
+def _record(row: LedgerRow, sequence: int, chain_hash: bytes) -> tuple[Any, ...]:
+    times = _timestamp(row.submitted_ns), _timestamp(row.ended_ns)
+    return (*msgspec.structs.astuple(row), *times, ROW_SCHEMA, sequence, chain_hash)
+
+
+def _date(day: int) -> date:
+    return EPOCH.date() + timedelta(days=day)
 
 
 def _row(record: "asyncpg.Record") -> LedgerRow:

@@ -15,8 +15,8 @@ from tokenfleet.errors import ConfigurationError
 MIGRATION_LOCK = 0x746F6B656E666C74
 
 
-async def migrate(connection: asyncpg.Connection, migrations_dir: Path) -> None:
-    """Apply all revisions not yet applied, in one transaction, under a lock; closes the connection.
+async def migrate(connection: asyncpg.Connection, migrations_dir: Path, to: str = "head") -> None:
+    """Apply the revisions not yet applied, up to `to`, in one transaction, under a lock; closes the connection.
 
     Raises:
         ConfigurationError: the folder holds no migrations.
@@ -35,13 +35,13 @@ async def migrate(connection: asyncpg.Connection, migrations_dir: Path) -> None:
     try:
         async with engine.begin() as transaction:
             await transaction.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
-            await transaction.run_sync(_upgrade, migrations_dir)
+            await transaction.run_sync(_upgrade, migrations_dir, to)
     finally:
         await engine.dispose()
 
 
-def _upgrade(connection: Connection, migrations_dir: Path) -> None:
+def _upgrade(connection: Connection, migrations_dir: Path, to: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_dir).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, to)

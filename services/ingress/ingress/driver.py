@@ -263,6 +263,7 @@ class RequestDriver:
             # Only registered addresses are ever called.
             return await self._engine_failed(EngineFailed("instance_not_registered", reached=False))
         record = view.record
+        self._life.profile = record.profile
         self._relay, self._tokens_per_event = None, max(1, record.tokens_per_chunk)
         request = self._engine_request
         headers = {

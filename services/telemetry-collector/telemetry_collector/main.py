@@ -1,20 +1,26 @@
-"""Telemetry collector: who is alive, how full is each pool; published each second, kept, exported."""
+"""Telemetry collector: who is alive, how full is each pool; published each second, kept, exported.
+
+Also keeps a record of the situation (instances, policy, tenants), so that a window of time can be run again later.
+"""
 
 from aiohttp import web
 
 from telemetry_collector.export import export
 from telemetry_collector.policy.rollup import gone, roll_up, roll_up_site
+from telemetry_collector.policy.situation import ReadingInterval, SituationLog, describe
 from tokenfleet import subjects
 from tokenfleet.contracts.control import Capacity, SiteCapacity
+from tokenfleet.contracts.fleet import InstanceRecord
 from tokenfleet.errors import UnavailableError
 from tokenfleet.fleet_view import FleetView, Liveness
-from tokenfleet.live import watch_fleet
+from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
 from tokenfleet.service import Service, run_service
 from tokenfleet.settings import Settings
 
 CAPACITY_EVERY_S = 1.0
 LIVENESS_EVERY_S = 0.2
 HISTORY_EVERY_S = 10.0
+SITUATION_EVERY_S = 0.5
 
 
 class TelemetryCollector:
@@ -27,17 +33,35 @@ class TelemetryCollector:
         self._fleet = FleetView()
         self._latest: list[Capacity] = []
         self._liveness: dict[str, Liveness] = {}
+        self._policy = LivePolicy()
+        self._tenants = LiveTenants()
+        self._interval = ReadingInterval()
+        self._situations = SituationLog()
 
     async def start(self) -> None:
         service = self._service
         await service.broker()
-        await watch_fleet(service.bus, self._site, self._clock, self._fleet)
+        await watch_fleet(
+            service.bus,
+            self._site,
+            self._clock,
+            self._fleet,
+            on_state=self._interval.heard,
+            on_record=self._record_changed,
+        )
+        await self._policy.watch(service.bus)
+        await self._tenants.watch(service.bus)
         export(service.observability.meter, lambda: self._latest, self._site_capacity)
         service.admin_app.router.add_get("/v1/fleet", self._fleet_page)
         service.every(CAPACITY_EVERY_S, self._publish_capacity)
         service.every(LIVENESS_EVERY_S, self._note_liveness)
         service.every(HISTORY_EVERY_S, self._keep_history)
+        service.every(SITUATION_EVERY_S, self._keep_situation)
         service.health = lambda: self._site_capacity().model_dump(exclude={"time_ns"})
+
+    def _record_changed(self, instance: str, record: InstanceRecord | None) -> None:
+        if record is None:
+            self._interval.left(instance)
 
     def _site_capacity(self) -> SiteCapacity:
         return roll_up_site(self._latest, self._site, self._clock.unix_ns())
@@ -78,6 +102,28 @@ class TelemetryCollector:
                 await self._service.bus.publish_acked(subject, capacity.model_dump_json().encode(), event_id)
             except UnavailableError as error:
                 self._service.log.warning("a history sample was not kept", error=str(error))
+
+    async def _keep_situation(self) -> None:
+        now_s = self._clock.wall_s()
+        situation = describe(
+            self._fleet,
+            self._policy.current,
+            self._tenants.by_name.values(),
+            site=self._site,
+            time_scale=self._clock.time_scale,
+            telemetry_interval_s=self._interval.mean_s,
+            now_s=now_s,
+            time_ns=self._clock.unix_ns(),
+        )
+        due = self._situations.due(situation, now_s)
+        if due is None:
+            return
+        event_id = f"{self._site}.situation.{due.time_ns}"
+        try:
+            await self._service.bus.publish_acked(subjects.situation(self._site), due, event_id)
+            self._situations.said(due, now_s)
+        except UnavailableError as error:
+            self._service.log.warning("the situation was not kept; trying again", error=str(error))
 
     async def _fleet_page(self, _: web.Request) -> web.Response:
         return web.json_response([capacity.model_dump() for capacity in self._latest])

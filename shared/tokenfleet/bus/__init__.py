@@ -3,6 +3,6 @@
 from tokenfleet.bus.bucket import Bucket
 from tokenfleet.bus.connection import Bus, Codec, Delivery
 from tokenfleet.bus.consumer import Fetched
-from tokenfleet.bus.reader import Stored
+from tokenfleet.bus.reader import Stored, StreamState
 
-__all__ = ["Bucket", "Bus", "Codec", "Delivery", "Fetched", "Stored"]
+__all__ = ["Bucket", "Bus", "Codec", "Delivery", "Fetched", "Stored", "StreamState"]

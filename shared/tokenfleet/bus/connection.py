@@ -7,7 +7,7 @@ network except through `publish_acked`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from tokenfleet.bus.bucket import Bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
 from tokenfleet.bus.publisher import PublishWindow
-from tokenfleet.bus.reader import Stored, read_stored
+from tokenfleet.bus.reader import Stored, StreamState, read_stored, stream_state
 from tokenfleet.bus.storage import BUCKETS, STREAMS
 from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
 from tokenfleet.settings import Settings
@@ -288,7 +288,27 @@ class Bus:
             raise UnavailableError(f"consumer {durable} of {stream} cannot be read: {error!r}") from error
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
 
-    def read_stored(self, stream: str, filters: Sequence[str], from_ns: int) -> AsyncIterator[Stored]:
+    async def acknowledged_to(self, stream: str, durable: str) -> int:
+        """Up to which sequence of the stream a durable consumer has handled everything that is meant for it.
+
+        Raises:
+            UnavailableError: NATS does not answer, or there is no such consumer.
+        """
+        try:
+            info = await self._client.jetstream().consumer_info(stream, durable)
+        except (NatsError, TimeoutError) as error:
+            raise UnavailableError(f"consumer {durable} of {stream} cannot be read: {error!r}") from error
+        return info.ack_floor.stream_seq if info.ack_floor else 0
+
+    async def stream_state(self, stream: str) -> StreamState:
+        """How much a stream holds, and from when to when.
+
+        Raises:
+            UnavailableError: NATS does not answer, or there is no such stream.
+        """
+        return await stream_state(self._client, stream)
+
+    def read_stored(self, stream: str, filters: Sequence[str], from_ns: int) -> AsyncGenerator[Stored, None]:
         """What a stream holds of some subjects from a moment on, oldest first, up to now.
 
         Raises:

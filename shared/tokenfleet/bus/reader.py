@@ -2,10 +2,11 @@
 
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -13,6 +14,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from tokenfleet.errors import UnavailableError
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BATCH = 2_000
 BATCH_TIMEOUT_S = 10.0
 FORGOTTEN_AFTER_S = 30.0
@@ -29,11 +31,24 @@ class Stored:
     """When the stream took it, by the server's clock, at microsecond resolution."""
     left: int
     """How many more there are."""
+    sequence: int
+    """Its position in the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What a stream holds now."""
+
+    messages: int
+    first_ns: int
+    """When the stream took its first message, by the server's clock."""
+    last_ns: int
+    """The same of its last one."""
 
 
 async def read_stored(
     client: Client, stream: str, subjects: Sequence[str], from_ns: int
-) -> AsyncIterator[Stored]:
+) -> AsyncGenerator[Stored, None]:
     """The messages of some subjects stored from a moment on, oldest first, up to those there now.
 
     Raises:
@@ -44,7 +59,7 @@ async def read_stored(
         name=f"reader-{secrets.token_hex(8)}",
         ack_policy=AckPolicy.NONE,
         deliver_policy=DeliverPolicy.BY_START_TIME,
-        opt_start_time=datetime.fromtimestamp(from_ns / 1e9, UTC),
+        opt_start_time=EPOCH + timedelta(microseconds=from_ns // 1_000),
         filter_subjects=list(subjects),
         inactive_threshold=FORGOTTEN_AFTER_S,
         mem_storage=True,
@@ -71,7 +86,39 @@ async def read_stored(
 
 
 def _stored(message: Msg, left: int) -> Stored:
-    # The reply subject ends in `<ns>.<pending>`, or in one token more on newer servers.
+    # The reply subject ends in `<stream seq>.<consumer seq>.<ns>.<pending>`, and in one token more on newer servers,
+    # which have two more in front as well.
     parts = message.reply.split(".")
-    time_ns = int(parts[9 if len(parts) >= 11 else 7])
-    return Stored(message.subject, message.data, time_ns, left)
+    first = 7 if len(parts) >= 11 else 5
+    return Stored(message.subject, message.data, int(parts[first + 2]), left, int(parts[first]))
+
+
+async def stream_state(client: Client, stream: str) -> StreamState:
+    """What a stream holds now.
+
+    Raises:
+        UnavailableError: NATS does not answer, or there is no such stream.
+    """
+    try:
+        reply = await client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=5.0)
+        state = msgspec.json.decode(reply.data, type=_Info).state
+    except (NatsError, TimeoutError, msgspec.DecodeError) as error:
+        raise UnavailableError(f"stream {stream} cannot be read: {error!r}") from error
+    return StreamState(state.messages, _unix_ns(state.first_ts), _unix_ns(state.last_ts))
+
+
+class _State(msgspec.Struct):
+    messages: int
+    first_ts: str
+    last_ts: str
+
+
+class _Info(msgspec.Struct):
+    state: _State
+
+
+def _unix_ns(timestamp: str) -> int:
+    """Of `2026-05-04T09:00:00.123456789Z`; datetime alone would drop the last digits."""
+    whole, _, fraction = timestamp.rstrip("Z").partition(".")
+    seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
+    return seconds * 10**9 + int(fraction.ljust(9, "0"))

@@ -30,6 +30,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     iteration_budget_tokens: Count
     max_running_requests: Count
     max_context_tokens: Count = 131_072
+    gpus: Count = 1
+    """Accelerators that one engine occupies."""
     restore_s_per_token: Cost = 0.0
     """To bring one token's KV back from host memory or disk; 0 where nothing is offloaded."""
 

@@ -1,7 +1,8 @@
 """A request's life: `submitted -> placed -> [queued ->] admitted | refused -> routed -> first_token -> <outcome>`.
 
 Ingress owns a request, so it alone publishes the outcome (`Ended`), exactly one per request, with everything
-the ledger needs. `Refused` is a decider's answer to an ingress; `rejected` is the outcome that follows.
+the ledger needs. `Refused` is a decider's answer to an ingress; `rejected` is the outcome that follows. `lost` stands for
+a request whose ingress never said how it ended.
 """
 
 from typing import Any, Literal, TypeVar
@@ -12,7 +13,7 @@ from tokenfleet.contracts.fleet import IndexQuality
 
 SCHEMA = 1
 
-Outcome = Literal["completed", "rejected", "timed_out", "cancelled", "failed"]
+Outcome = Literal["completed", "rejected", "timed_out", "cancelled", "failed", "lost"]
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -234,6 +235,12 @@ class Ended(Event, frozen=True, kw_only=True):
     predicted_tpot_s: float | None = None
     retried_input_tokens: int = 0
     retried_output_tokens: int = 0
+    prefill_gpu_s: float | None = None
+    """GPU-seconds that computing the prompt is estimated to have taken (`tokenfleet.engine.gpu_time`)."""
+    decode_gpu_s: float | None = None
+    """The same for its output."""
+    retried_gpu_s: float = 0.0
+    """The same for what abandoned attempts computed."""
     client_request_id: str | None = None
     time_scale: float = 1.0
 
@@ -252,6 +259,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "timed_out": Ended,
     "cancelled": Ended,
     "failed": Ended,
+    "lost": Ended,
 }
 
 
@@ -291,3 +299,8 @@ def next_event(
 def terminal_event_id(request_id: str) -> str:
     """One per request whatever its outcome: a second outcome of the same request is a duplicate."""
     return f"{request_id}.end"
+
+
+def lost_event_id(request_id: str) -> str:
+    """Of the fact that nobody said how a request ended; whoever says so later is right."""
+    return f"{request_id}.lost"

@@ -24,6 +24,7 @@ LLAMA70B_TP4_H100 = EngineProfile(
     kv_capacity_tokens=450_560,
     iteration_budget_tokens=2_048,
     max_running_requests=128,
+    gpus=4,
 )
 """A 70-billion-parameter Llama on four H100s with tensor parallelism.
 

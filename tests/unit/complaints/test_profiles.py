@@ -38,7 +38,9 @@ def test_a_capacity_of_nothing_is_refused(field: str):
         parse_ready_file(ready_file({**FIGURES, field: 0}))
 
 
-@pytest.mark.parametrize("field", sorted(FIGURES.keys() - {"max_context_tokens", "restore_s_per_token"}))
+@pytest.mark.parametrize(
+    "field", sorted(FIGURES.keys() - {"max_context_tokens", "restore_s_per_token", "gpus"})
+)
 def test_a_missing_figure_is_named(field: str):
     with pytest.raises(ConfigurationError, match=field):
         parse_ready_file(ready_file({key: value for key, value in FIGURES.items() if key != field}))

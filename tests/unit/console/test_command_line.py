@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from console import main as console_main
-from console.main import OWN_COMMANDS, cli
+from console import lazy_group
+from console.main import GROUP, OWN_COMMANDS, cli
 
 
 def test_help_lists_every_command_with_examples():
@@ -43,13 +43,13 @@ def test_an_unknown_service_is_answered_with_the_known_ones():
 
 
 def test_a_command_that_cannot_be_imported_breaks_only_itself(monkeypatch: pytest.MonkeyPatch):
-    entry = EntryPoint("wreck", "no_such_package:command", console_main.GROUP)
+    entry = EntryPoint("wreck", "no_such_package:command", GROUP)
     real = importlib.metadata.entry_points
 
     def with_a_wreck(**query: str):
         return [entry] if query.get("name") == "wreck" else real(**query)
 
-    monkeypatch.setattr(console_main, "entry_points", with_a_wreck)
+    monkeypatch.setattr(lazy_group, "entry_points", with_a_wreck)
     result = CliRunner().invoke(cli, ["wreck", "--option", "argument"])
     assert result.exit_code == 1
     assert "no_such_package" in result.output

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from console.explain.explanation import Recorded, explain, filters_hit
+from console.explain.explanation import explain, filters_hit
 from console.explain.rendering import render
 from tokenfleet.contracts.requests import (
     EVENT_TYPES,
@@ -24,6 +24,7 @@ from tokenfleet.contracts.requests import (
     Routed,
     Submitted,
 )
+from tokenfleet.recorded import Recorded
 
 SUBMITTED_NS = 1_764_547_200_000_000_000
 TIME_SCALE = 10.0

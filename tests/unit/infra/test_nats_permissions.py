@@ -64,10 +64,16 @@ def test_only_node_agents_register_engines():
     assert publishers("$KV.instances." + subjects.instance_key("local", "engine-1")) == {"node_agent"}
 
 
-def test_only_those_who_judge_tenants_hear_their_key_hashes():
-    judges = {"ingress", "fleetmind", "slomax"}
-    assert {user for user in SERVICES if "$KV.tenants.>" in SUBSCRIBE[user]} == judges
-    assert publishers("$JS.API.DIRECT.GET.KV_tenants.$KV.tenants.acme") == judges
+def test_only_those_who_judge_tenants_or_record_what_they_were_promised_hear_their_key_hashes():
+    hearing = {"ingress", "fleetmind", "slomax", "telemetry_collector"}
+    assert {user for user in SERVICES if "$KV.tenants.>" in SUBSCRIBE[user]} == hearing
+    assert publishers("$JS.API.DIRECT.GET.KV_tenants.$KV.tenants.acme") == hearing
+
+
+def test_only_the_collector_records_the_situation_and_the_fleet_stream_keeps_it():
+    subject = subjects.situation("local")
+    assert publishers(subject) == {"telemetry_collector"}
+    assert any(matches(pattern, subject) for pattern in subjects.FLEET_STREAM_SUBJECTS)
 
 
 def test_only_slomax_queues_admits_and_says_what_its_feedback_changed():

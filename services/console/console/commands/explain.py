@@ -10,9 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from console.commands.common import connected, json_option, output, print_json, state_dir_option
 from console.explain.explanation import Explanation, explain
-from console.explain.find import find_events
 from console.explain.rendering import render
 from tokenfleet.durations import duration_s
+from tokenfleet.request_story import find_events
 from tokenfleet.running_stack import operator_settings
 
 

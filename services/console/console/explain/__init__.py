@@ -1,1 +1,1 @@
-"""Why a request went where it went: found in the recorded events, worked out, and shown."""
+"""Why a request went where it went: worked out from the recorded events, and shown."""

@@ -5,7 +5,6 @@ each event; the first token and the end were measured by ingress itself.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -23,20 +22,11 @@ from tokenfleet.contracts.requests import (
     Routed,
     Submitted,
 )
+from tokenfleet.recorded import Recorded
 
 EventT = TypeVar("EventT", bound=Event)
 
 BLOCK_HASH_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One event as the stream holds it."""
-
-    kind: str
-    event: Event
-    time_ns: int = 0
-    """When the stream took it."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,16 +11,20 @@ Definitions (engine seconds; `n` output tokens; `L_ttft`, `L_tpot`, `L_e2e` the 
                end, and a streamed answer that just keeps its promise ends `L_ttft + L_tpot * (n - 1)` after
                it was submitted. So the end is judged by that limit and a miss is booked on the e2e term. With
                more than one token and no TPOT promised there is no such limit: nothing is judged.
-- met          True: good. False: rejected, timed out or failed with a promise made, or completed with a term
+- met          True: good. False: rejected, timed out, failed or lost with a promise made, or completed with a term
                missed. None: nothing was promised, or nothing of the promise could be judged.
+- lost         nobody said how it ended: a miss where a promise was made, its tokens unknown (none are booked as
+               output). A true outcome that arrives later is a correction: revision 1 replaces revision 0.
 - cancelled    neutral (None), unless the promise was already broken when the client left (a measured term
                over its limit, or a stream still silent after `L_ttft`): then a miss. Else a slow fleet would
                look better for every client that gave up.
 - computed     `input - reused`: prompt tokens the engine had to prefill, once the request was at an instance.
                For a request that ended before its first token this is an upper bound.
 - waste        computed prompt tokens and output tokens of a request that timed out, was cancelled or failed
-               (cause: its outcome) or completed late (cause: late); and those of abandoned attempts
-               (cause: retried), whatever came of the last one.
+               (cause: its outcome), was lost or completed late (cause: late); and those of abandoned
+               attempts (cause: retried), whatever came of the last one.
+- GPU-seconds  `prefill_gpu_s + decode_gpu_s` of the last attempt, `retried_gpu_s` of the others, as estimated where the
+               engine is known (`tokenfleet.engine.gpu_time`); wasted: those of the tokens that are waste.
 - output       of the last attempt `= good + wasted + neutral`; neutral: completed without a judged promise.
 """
 
@@ -32,7 +36,7 @@ from tokenfleet.contracts.requests import Ended, Objective, Outcome
 from tokenfleet.errors import ContractError
 
 Term = Literal["ttft", "tpot", "e2e"]
-WasteCause = Literal["timed_out", "cancelled", "failed", "late"]
+WasteCause = Literal["timed_out", "cancelled", "failed", "lost", "late"]
 
 UNCLASSIFIED = "unclassified"
 LARGEST = 2**63
@@ -83,6 +87,14 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     wasted_output_tokens: int
     retried_input_tokens: int
     retried_output_tokens: int
+    queue_wait_s: float | None
+    revision: int
+    """Of several rows of a request the one with the highest counts: 0 for `lost`, 1 for what its ingress said."""
+    prefill_gpu_s: float | None
+    decode_gpu_s: float | None
+    retried_gpu_s: float
+    wasted_gpu_s: float | None
+    """None where the engine is not known."""
 
     @property
     def neutral_output_tokens(self) -> int:
@@ -158,6 +170,12 @@ def account(ended: Ended) -> LedgerRow:
         wasted_output_tokens=ended.output_tokens if cause else 0,
         retried_input_tokens=ended.retried_input_tokens,
         retried_output_tokens=ended.retried_output_tokens,
+        queue_wait_s=ended.queue_wait_s,
+        revision=0 if ended.outcome == "lost" else 1,
+        prefill_gpu_s=ended.prefill_gpu_s,
+        decode_gpu_s=ended.decode_gpu_s,
+        retried_gpu_s=ended.retried_gpu_s,
+        wasted_gpu_s=_wasted_gpu_s(ended, cause),
     )
 
 
@@ -173,6 +191,10 @@ def _check(ended: Ended) -> None:
         "output_tokens": ended.output_tokens,
         "retried_input_tokens": ended.retried_input_tokens,
         "retried_output_tokens": ended.retried_output_tokens,
+        "queue_wait_s": ended.queue_wait_s,
+        "prefill_gpu_s": ended.prefill_gpu_s,
+        "decode_gpu_s": ended.decode_gpu_s,
+        "retried_gpu_s": ended.retried_gpu_s,
     }
     for name, figure in figures.items():
         if figure is not None and not 0 <= figure < LARGEST:
@@ -223,3 +245,11 @@ def _waste_cause(outcome: Outcome, met: bool | None) -> WasteCause | None:
     if outcome == "completed":
         return "late" if met is False else None
     return None if outcome == "rejected" else outcome
+
+
+def _wasted_gpu_s(ended: Ended, cause: WasteCause | None) -> float | None:
+    if cause is None:
+        return ended.retried_gpu_s
+    if ended.prefill_gpu_s is None and ended.decode_gpu_s is None:
+        return ended.retried_gpu_s or None
+    return (ended.prefill_gpu_s or 0.0) + (ended.decode_gpu_s or 0.0) + ended.retried_gpu_s

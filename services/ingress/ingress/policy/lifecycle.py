@@ -35,6 +35,7 @@ from ingress.policy.happenings import (
     Wait,
 )
 from ingress.policy.retry_budget import RETRY_AFTER_S
+from tokenfleet.contracts.fleet import EngineProfile
 from tokenfleet.contracts.requests import (
     Admitted,
     Ended,
@@ -52,6 +53,7 @@ from tokenfleet.contracts.requests import (
     next_event,
     terminal_event_id,
 )
+from tokenfleet.engine.gpu_time import decode_gpu_s, prefill_gpu_s
 
 MAX_ATTEMPTS = 2
 MAX_SUBMISSIONS = 2
@@ -103,6 +105,8 @@ class Lifecycle:
         self.finish: Finish | None = None
         self.queue_wait_s: float | None = None
         """Engine seconds it was held before it was admitted."""
+        self.profile: EngineProfile | None = None
+        """Of the engine that is called; from it what the answer took of its GPUs is estimated."""
         self.deadline_s: float | None = None
         """When nobody waits for the answer any more, in engine seconds; None: never."""
         self._submitted = at
@@ -122,6 +126,7 @@ class Lifecycle:
         self._first_token_s: float | None = None
         self._retried_input_tokens = 0
         self._retried_output_tokens = 0
+        self._retried_gpu_s = 0.0
 
     # -- what the driver calls
 
@@ -246,7 +251,7 @@ class Lifecycle:
     # -- at the engine
 
     def _call(self, instance: str) -> Step:
-        self.instance = instance
+        self.instance, self.profile = instance, None
         self.phase = Phase.AT_ENGINE
         return CallEngine(instance)
 
@@ -307,6 +312,9 @@ class Lifecycle:
         )
         self._retried_input_tokens += input_tokens
         self._retried_output_tokens += failure.output_tokens
+        if self.profile is not None and failure.reached:
+            self._retried_gpu_s += prefill_gpu_s(self.profile, input_tokens, 0)
+            self._retried_gpu_s += decode_gpu_s(self.profile, failure.output_tokens, input_tokens)
         excluded = (*self.request.excluded_instances, self.instance or "")
         self.request = msgspec.structs.replace(self.request, excluded_instances=excluded)
         self.attempt += 1
@@ -347,6 +355,7 @@ class Lifecycle:
     ) -> Step:
         counted = usage or Usage(self.request.input_tokens, output_tokens)
         first_s = self._first_token_s
+        prefill_s, decode_s = self._gpu_s(outcome, counted)
         ended = Ended(
             event_id=terminal_event_id(self.request_id),
             request_id=self.request_id,
@@ -379,12 +388,23 @@ class Lifecycle:
             predicted_tpot_s=self._predicted_tpot_s,
             retried_input_tokens=self._retried_input_tokens,
             retried_output_tokens=self._retried_output_tokens,
+            prefill_gpu_s=prefill_s,
+            decode_gpu_s=decode_s,
+            retried_gpu_s=self._retried_gpu_s,
             client_request_id=self.request.client_request_id,
             time_scale=self._time_scale,
         )
         self.phase = Phase.OVER
         self.finish = Finish(ended, message, retry_after_s)
         return self.finish
+
+    def _gpu_s(self, outcome: Outcome, counted: Usage) -> tuple[float | None, float | None]:
+        """Of the last attempt, for its prompt and for its output; None where no engine worked or it is not known."""
+        if self.profile is None or outcome == "rejected":
+            return None, None
+        reused = min(counted.reused_tokens, counted.input_tokens)
+        prefill_s = prefill_gpu_s(self.profile, counted.input_tokens - reused, reused)
+        return prefill_s, decode_gpu_s(self.profile, counted.output_tokens, counted.input_tokens)
 
 
 def _tpot_s(first_token_s: float | None, end_s: float, output_tokens: int) -> float | None:

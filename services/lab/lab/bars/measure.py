@@ -12,7 +12,8 @@ from lab.bars.table import RIGHT, WRONG
 from lab.results.model import PolicyResult, Run
 from lab.scenarios.load import load_scenario
 from lab.scenarios.model import Scenario
-from lab.sim.experiment import Experiment, Watch, load_trace, run_experiment
+from lab.sim.experiment import Experiment, load_trace, run_experiment
+from lab.sim.parallel import Watch
 
 FEWEST_SEEDS = 2
 """Without a spread there is no noise to compare with."""

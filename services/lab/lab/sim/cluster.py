@@ -45,6 +45,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """None: it stays away."""
 
 
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance takes nothing new and finishes what it has."""
+
+    instance: str
+    at_s: float
+    back_s: float | None = None
+    """When it takes requests again, its cache as it was; None: never."""
+
+
 class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     """An instance becomes slower by a factor on every coefficient, and stays so."""
 
@@ -64,6 +73,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     death_known_s: float = 1.5
     """From a death until the registry has forgotten the instance."""
     failures: tuple[Failure, ...] = ()
+    drains: tuple[Drain, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
     """Of instances whose iterations take as long as their profiles say."""
     round_trip_s: Mapping[tuple[str, str], float] = {}

@@ -1,25 +1,19 @@
 """One scenario under several policies and seeds: the document that `tokenfleet lab run --json` writes."""
 
-import multiprocessing
-import os
-import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from ctypes import c_int64
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from lab.child import end_with_parent
-from lab.errors import ScenarioError, SimulationError
+from lab.errors import ScenarioError
 from lab.scenarios.load import find_trace
 from lab.scenarios.model import Scenario
 from lab.scenarios.setting import cluster_of, step_times_s, workload_of
 from lab.sim.figures import Observed, policy_figures, spread
 from lab.sim.oracle import bound
+from lab.sim.parallel import Watch, run_all
 from lab.sim.policies import description, make_policy
-from lab.sim.simulator import Simulation
+from lab.sim.simulator import Progress, Simulation
 from lab.sim.workload import prompt_blocks
 from lab.traces.load import open_trace
 from lab.traces.model import Trace
@@ -31,12 +25,6 @@ REFERENCE = Policy()
 
 SPEED_TOLERANCE = 0.005
 ATTAINMENT_TOLERANCE = 0.002
-
-LOOK_S = 0.2
-"""How often the progress of the processes is looked at."""
-
-Watch = Callable[[str, int], None]
-"""Told what is being done, and how many requests have ended."""
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +60,7 @@ def run_policy(
     name: str,
     speed: float,
     seed: int,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The figures of one policy with one seed."""
     cluster = cluster_of(experiment.scenario, seed)
@@ -200,52 +188,10 @@ def _attained(experiment: Experiment, name: str, speed: float, watch: Watch) -> 
 def _run_tasks(
     experiment: Experiment, speed: float, tasks: Sequence[tuple[str, int]], watch: Watch
 ) -> dict[tuple[str, int], dict[str, Any]]:
-    # Forked children start at once and share what is loaded; nothing here has threads yet.
-    context = multiprocessing.get_context("fork")
-    counter = context.Value(c_int64, 0)
-    results: dict[tuple[str, int], dict[str, Any]] = {}
-    workers = min(experiment.processes or os.cpu_count() or 1, len(tasks))
-    with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(counter,)) as pool:
-        running = {pool.submit(_run_task, experiment, speed, *task): task for task in tasks}
-        try:
-            while running:
-                ended, _ = wait(running, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    results[running.pop(future)] = future.result()
-                watch(f"{len(results)} of {len(tasks)} runs", counter.value)
-        except BrokenProcessPool as error:
-            raise SimulationError(
-                "A process that simulated was killed, perhaps for want of memory: try fewer --requests, or close "
-                "what else runs here"
-            ) from error
-        except BaseException:
-            # Runs take minutes: whoever presses Ctrl-C does not want to wait for their end.
-            for worker in multiprocessing.active_children():
-                worker.terminate()
-            raise
-    return results
+    def run(task: tuple[str, int], progressed: Progress) -> dict[str, Any]:
+        name, seed = task
+        if name == BOUND:
+            return run_bound(experiment, speed, seed)
+        return run_policy(experiment, name, speed, seed, progressed)
 
-
-_counter: Any = None
-
-
-def _begin_worker(counter: Any) -> None:
-    """In a worker process: where its progress is added up, and that it ends when its parent says so or is gone."""
-    global _counter
-    _counter = counter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-
-
-def _run_task(experiment: Experiment, speed: float, name: str, seed: int) -> dict[str, Any]:
-    if name == BOUND:
-        return run_bound(experiment, speed, seed)
-    seen = 0
-
-    def progressed(ended: int) -> None:
-        nonlocal seen
-        with _counter.get_lock():
-            _counter.value += ended - seen
-        seen = ended
-
-    return run_policy(experiment, name, speed, seed, progressed)
+    return run_all(run, tasks, watch, experiment.processes)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lab.sim.api import Adjusted, Adjusting, Decision, Hold, Outcome, Policy, Refuse, Route, SiteAware
-from lab.sim.cluster import MODEL, Cluster, Failure, Instance, Slowdown
+from lab.sim.cluster import MODEL, Cluster, Drain, Failure, Instance, Slowdown
 from lab.sim.eligible import Eligibility
 from lab.sim.job import Job
 from lab.sim.telemetry import Reading, Telemetry
@@ -93,6 +93,8 @@ class Simulation:
         self._telemetry.start()
         for failure in self._cluster.failures:
             self._at(failure.at_s, self._die, failure)
+        for drain in self._cluster.drains:
+            self._at(drain.at_s, self._drain, drain)
         for slowdown in self._cluster.slowdowns:
             self._at(slowdown.at_s, self._slow_down, slowdown)
         self._expect_next()
@@ -317,6 +319,17 @@ class Simulation:
                 continue
             job.output_tokens = produced[job.arrival.request_id]
             self._fail_attempt(job)
+
+    def _drain(self, drain: Drain) -> None:
+        instance = self._instances[drain.instance]
+        self._forget((instance, instance.generation))
+        if drain.back_s is not None:
+            self._at(drain.back_s, self._take_again, (instance, instance.generation))
+
+    def _take_again(self, known: tuple[Instance, int]) -> None:
+        instance, generation = known
+        if instance.alive and instance.generation == generation:
+            self._join(instance)
 
     def _slow_down(self, slowdown: Slowdown) -> None:
         instance = self._instances[slowdown.instance]

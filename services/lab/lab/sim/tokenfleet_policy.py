@@ -79,6 +79,8 @@ class TokenFleetPolicy:
         self._admission_of: dict[str, PoolAdmission] = {}
         self._adjustments: list[tuple[float, str, float, float]] = []
         self._tenants: Mapping[str, Tenant] = {}
+        self.degraded: set[str] = set()
+        """Requests that were moved to the batch class because they were late."""
 
     def network(self, round_trip_s: Mapping[tuple[str, str], float], tenants: Mapping[str, Tenant]) -> None:
         self._tenants = tenants
@@ -173,6 +175,8 @@ class TokenFleetPolicy:
             routing=self._policy.routing,
             draw=self._random.random(),
         )
+        if entry.degraded_from is not None:
+            self.degraded.add(arrival.request_id)
         if decision is None:
             return Refuse(503, "no_usable_instance")
         record = decision.choice.instance.record

@@ -32,6 +32,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """How long its client waits for the whole answer."""
     entry_site: str = LOCAL
     version: str | None = None
+    spec: RequestSpec | None = None
+    """As its client described it, on the clock of the run, where that is known: for a recorded request."""
 
     @property
     def request_id(self) -> str:
@@ -80,6 +82,17 @@ def arrival(submission: Submission, model: str, block_size: int, excluded: Seque
         excluded: instances it may not use.
     """
     request = submission.request
+    blocks = prompt_blocks(request, block_size)
+    if submission.spec is not None:
+        spec = msgspec.structs.replace(
+            submission.spec,
+            model=model,
+            version=submission.version,
+            entry_site=submission.entry_site,
+            block_size_tokens=block_size,
+            excluded_instances=tuple(excluded),
+        )
+        return Arrival(submission.request_id, submission.arrival_s, submission.tenant, spec, blocks)
     batch_line = submission.task == BATCH_TASK
     deadline_ns = round((submission.arrival_s + submission.timeout_s) * 1e9)
     spec = RequestSpec(
@@ -97,7 +110,6 @@ def arrival(submission: Submission, model: str, block_size: int, excluded: Seque
         due_ns=deadline_ns if batch_line and request.deadline_s is not None else 0,
         excluded_instances=tuple(excluded),
     )
-    blocks = prompt_blocks(request, block_size)
     return Arrival(submission.request_id, submission.arrival_s, submission.tenant, spec, blocks)
 
 

@@ -1,4 +1,4 @@
-"""Finding one request's events in a stream that is ordered by time and knows nothing of request ids.
+"""Finding one request's events in a stream, or files of it, ordered by time and knowing nothing of request ids.
 
 The ledger knows when a request was; then only the events of that time are read. What it does not know (the
 request is still under way, the accountant is away) is looked for in the stream, from now backwards.
@@ -7,16 +7,18 @@ request is still under way, the accountant is away) is looked for in the stream,
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from console.explain.explanation import Recorded
 from tokenfleet import subjects
 from tokenfleet.bus import Bus, Stored
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.ledger import LedgerEntries, LedgerLookup
 from tokenfleet.contracts.requests import EVENT_TYPES, Ended, Event, Submitted
 from tokenfleet.errors import RemoteError, TokenFleetError, UnavailableError
+from tokenfleet.event_log import LoggedEvent, read_log
+from tokenfleet.recorded import Recorded
 
 LOOKUP_TIMEOUT_S = 5.0
 FIRST_WINDOW_S = 10.0
@@ -68,7 +70,7 @@ async def find_events(
             "Check the id; look further back with --since."
         )
     latest, *others = sightings
-    events = await _events_of(bus, latest, progress)
+    events = await events_of(bus, latest, progress)
     if not events:
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(latest.submitted_ns / 1e9))
         raise NotFoundError(
@@ -76,6 +78,32 @@ async def find_events(
             "more. What became of it is still in the ledger: `tokenfleet ledger report`."
         )
     return events, tuple(sighting.request_id for sighting in others)
+
+
+def find_events_in_files(paths: Sequence[Path], wanted: str) -> tuple[list[Recorded], tuple[str, ...]]:
+    """The same from files of exported events.
+
+    Raises:
+        NotFoundError: they have none.
+        EventLogError: one is not such a file, or is damaged.
+    """
+    marker = wanted.encode()
+    found: dict[str, Sighting] = {}
+    for path in paths:
+        for logged in read_log(path):
+            if marker in logged.data and (sighting := _sighting(logged, wanted)):
+                found[sighting.request_id] = sighting
+    if not found:
+        names = ", ".join(str(path) for path in paths)
+        raise NotFoundError(f"No request {wanted} is in {names}. Check the id; name other files.")
+    latest, *others = _latest_first(found)
+    events = [
+        event
+        for path in paths
+        for logged in read_log(path)
+        if (event := _event_of(latest.request_id, logged))
+    ]
+    return sorted(events, key=lambda event: event.time_ns), tuple(each.request_id for each in others)
 
 
 async def _in_ledger(bus: Bus, site: str, wanted: str) -> list[Sighting]:
@@ -113,10 +141,14 @@ async def _in_window(
             break
         if marker in stored.data and (sighting := _sighting(stored, wanted)):
             found[sighting.request_id] = sighting
+    return _latest_first(found)
+
+
+def _latest_first(found: dict[str, Sighting]) -> list[Sighting]:
     return sorted(found.values(), key=lambda sighting: -sighting.submitted_ns)
 
 
-def _sighting(stored: Stored, wanted: str) -> Sighting | None:
+def _sighting(stored: Stored | LoggedEvent, wanted: str) -> Sighting | None:
     event = _decode(stored)
     if isinstance(event, Submitted):
         ids, submitted_ns = (event.request_id, event.request.client_request_id), event.time_ns
@@ -127,8 +159,12 @@ def _sighting(stored: Stored, wanted: str) -> Sighting | None:
     return Sighting(event.request_id, submitted_ns) if wanted in ids else None
 
 
-async def _events_of(bus: Bus, sighting: Sighting, progress: Progress) -> list[Recorded]:
-    marker = f'"{sighting.request_id}"'.encode()
+async def events_of(bus: Bus, sighting: Sighting, progress: Progress) -> list[Recorded]:
+    """The events of a request that was seen; none if the stream does not hold them any more.
+
+    Raises:
+        UnavailableError: NATS does not answer.
+    """
     from_ns = sighting.submitted_ns - round(CLOCK_MARGIN_S * 1e9)
     events: list[Recorded] = []
     last_ns: int | None = None
@@ -139,22 +175,30 @@ async def _events_of(bus: Bus, sighting: Sighting, progress: Progress) -> list[R
         read += 1
         if read % 1_000 == 0:
             progress(read / (read + stored.left))
-        if marker not in stored.data:
+        recorded = _event_of(sighting.request_id, stored)
+        if recorded is None:
             continue
-        event = _decode(stored)
-        if event is None or event.request_id != sighting.request_id:
-            continue
-        events.append(Recorded(_kind(stored.subject), event, stored.time_ns))
-        if isinstance(event, Ended):
+        events.append(recorded)
+        if isinstance(recorded.event, Ended) and recorded.event.outcome != subjects.LOST:
+            # After `lost` its ingress may still say what really became of it, however late.
             last_ns = stored.time_ns + round(SETTLING_S * 1e9)
     return events
+
+
+def _event_of(request_id: str, stored: Stored | LoggedEvent) -> Recorded | None:
+    if f'"{request_id}"'.encode() not in stored.data:
+        return None
+    event = _decode(stored)
+    if event is None or event.request_id != request_id:
+        return None
+    return Recorded(_kind(stored.subject), event, stored.time_ns)
 
 
 def _kind(subject: str) -> str:
     return subject.split(".")[5]
 
 
-def _decode(stored: Stored) -> Event | None:
+def _decode(stored: Stored | LoggedEvent) -> Event | None:
     kind = EVENT_TYPES.get(_kind(stored.subject))
     try:
         return decode(stored.data, kind) if kind else None

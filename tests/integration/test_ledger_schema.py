@@ -1,0 +1,131 @@
+"""The ledger's schema brought forward with data in it."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from goodput_accountant.ledger import Ledger
+from goodput_accountant.migrations import migrate
+from goodput_accountant.policy.accounting import account
+from goodput_accountant.policy.chain import CANONICAL, START, canonical, link
+from goodput_accountant.settings import REPOSITORY_MIGRATIONS
+from tokenfleet.contracts.ledger import ReportRequest
+from tokenfleet.contracts.requests import Ended, Objective, lost_event_id, terminal_event_id
+
+pytestmark = pytest.mark.integration
+
+NOON_NS = 1_764_590_400 * 10**9
+"""2025-12-01 12:00 UTC."""
+DAY_NS = 86_400 * 10**9
+
+
+def ended(number: int, submitted_ns: int, **changes: Any) -> Ended:
+    request_id = f"r{number}"
+    fields: dict[str, Any] = {
+        "event_id": terminal_event_id(request_id),
+        "request_id": request_id,
+        "client_request_id": f"run-{number}",
+        "attempt": 1,
+        "tenant": "acme",
+        "pool": "llama-70b@1",
+        "site": "local",
+        "time_ns": submitted_ns + 1_500_000_000,
+        "request_class": "interactive",
+        "outcome": "completed",
+        "reason": "stop",
+        "status": 200,
+        "model": "llama-70b",
+        "stream": True,
+        "submitted_ns": submitted_ns,
+        "e2e_s": 1.5,
+        "admitted": True,
+        "instance": "engine-1",
+        "objective": Objective(ttft_s=0.1 * number, tpot_s=0.1),
+        "input_tokens": 1000,
+        "output_tokens": 10,
+        "ttft_s": 0.3,
+        "tpot_s": 0.123456789,
+    }
+    return Ended(**(fields | changes))
+
+
+async def chain_of(connection: asyncpg.Connection, day: datetime.date) -> list[Mapping[str, Any]]:
+    """A day's rows in order, after checking every hash and the head kept beside them."""
+    rows = [
+        dict(record)
+        for record in await connection.fetch(
+            "SELECT * FROM ledger WHERE (submitted_at AT TIME ZONE 'UTC')::date = $1 ORDER BY sequence", day
+        )
+    ]
+    assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
+    hashes = link(START, [canonical(row, row["row_schema"]) for row in rows])
+    assert [row["chain_hash"] for row in rows] == list(hashes)
+    kept = await connection.fetchrow("SELECT rows, head FROM ledger_days WHERE day = $1", day)
+    assert kept is not None and tuple(kept) == (len(rows), hashes[-1])
+    return rows
+
+
+async def test_rows_of_the_schema_before_are_chained_by_day_and_the_chain_goes_on(postgres_dsn: str) -> None:
+    await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS, "0002")
+    old = [account(ended(number, NOON_NS + number // 3 * DAY_NS)) for number in range(7)]
+    names = (*CANONICAL[1], "submitted_at", "ended_at")
+    connection = await asyncpg.connect(postgres_dsn)
+    try:
+        for row in old:
+            values = [getattr(row, name) for name in CANONICAL[1]]
+            times = [
+                datetime.datetime.fromtimestamp(ns / 1e9, datetime.UTC)
+                for ns in (row.submitted_ns, row.ended_ns)
+            ]
+            places = ", ".join(f"${place}" for place in range(1, len(names) + 1))
+            await connection.execute(
+                f"INSERT INTO ledger ({', '.join(names)}) VALUES ({places})", *values, *times
+            )
+
+        await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS)
+
+        first = datetime.date(2025, 12, 1)
+        counts = [len(await chain_of(connection, first + datetime.timedelta(days=day))) for day in range(3)]
+        assert counts == [3, 3, 1]
+        ledger = await Ledger.open(postgres_dsn)
+        try:
+            kept = await ledger.report_rows(ReportRequest(client_request_id_prefix="run-"), 100)
+            blank = {"queue_wait_s": None, "prefill_gpu_s": None, "decode_gpu_s": None, "wasted_gpu_s": None}
+            assert sorted(kept, key=lambda row: row.request_id) == [
+                msgspec.structs.replace(row, **blank) for row in old
+            ]
+            again = await ledger.append([old[0], account(ended(8, NOON_NS))], [])
+            assert again.event_ids == {"r8.end"}
+        finally:
+            await ledger.close()
+        assert [row["row_schema"] for row in await chain_of(connection, first)] == [1, 1, 1, 2]
+    finally:
+        await connection.close()
+
+
+async def test_a_true_outcome_that_arrives_after_all_replaces_lost_whatever_comes_first(
+    postgres_dsn: str,
+) -> None:
+    await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS)
+    ledger = await Ledger.open(postgres_dsn)
+    try:
+        for number, order in ((20, (0, 1)), (21, (1, 0))):
+            lost = ended(
+                number,
+                NOON_NS,
+                event_id=lost_event_id(f"r{number}"),
+                outcome="lost",
+                reason="no_outcome",
+                status=500,
+            )
+            both = [account(lost), account(ended(number, NOON_NS))]
+            for which in order:
+                await ledger.append([both[which]], [])
+            [row] = await ledger.report_rows(ReportRequest(client_request_id_prefix=f"run-{number}"), 10)
+            assert (row.outcome, row.revision) == ("completed", 1)
+    finally:
+        await ledger.close()
