@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from accountants import POOL, SITE, accountant, ended_request
 from click.testing import CliRunner
 from conftest import NatsServer
 from nats.aio.msg import Msg
@@ -22,7 +23,7 @@ from console.process import ManagedProcess
 from goodput_accountant.command import ledger as ledger_command
 from goodput_accountant.ingest import Ingest
 from goodput_accountant.ledger import Ledger
-from goodput_accountant.main import DURABLE, start
+from goodput_accountant.main import DURABLE
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.migrations import migrate
 from goodput_accountant.policy.accounting import account
@@ -33,65 +34,18 @@ from tokenfleet.bus import Bus, Fetched
 from tokenfleet.clock import SystemClock
 from tokenfleet.contracts.control import GoodputWindow
 from tokenfleet.contracts.ledger import LedgerEntries, LedgerLookup, Report, ReportRequest
-from tokenfleet.contracts.requests import Ended, Objective, terminal_event_id
+from tokenfleet.contracts.requests import Ended
 from tokenfleet.errors import RemoteError, UnavailableError
 from tokenfleet.service import Service
 
 pytestmark = pytest.mark.integration
 
-SITE = "local"
-POOL = "llama-70b@1"
 PATIENCE_S = 40.0
 
 
 def ended(run: str, number: int, **changes: Any) -> Ended:
     """A good request of a run, ending now."""
-    now_ns = time.time_ns()
-    request_id = f"{run}{number}"
-    fields: dict[str, Any] = {
-        "event_id": terminal_event_id(request_id),
-        "request_id": request_id,
-        "client_request_id": f"{run}-{number}",
-        "attempt": 1,
-        "tenant": "acme",
-        "pool": POOL,
-        "site": SITE,
-        "time_ns": now_ns,
-        "request_class": "interactive",
-        "outcome": "completed",
-        "reason": "stop",
-        "status": 200,
-        "model": "llama-70b",
-        "stream": True,
-        "submitted_ns": now_ns - 1_000_000_000,
-        "e2e_s": 1.0,
-        "admitted": True,
-        "instance": "engine-1",
-        "objective": Objective(ttft_s=4.0, tpot_s=0.1),
-        "input_tokens": 1000,
-        "reused_tokens": 500,
-        "output_tokens": 10,
-        "ttft_s": 0.5,
-        "tpot_s": 0.05,
-    }
-    return Ended(**(fields | changes))
-
-
-@contextlib.asynccontextmanager
-async def accountant(
-    nats_server: NatsServer, dsn: str, **values: Any
-) -> AsyncIterator[Service[AccountantSettings]]:
-    """A whole accountant in this process."""
-    values = {"postgres_dsn": SecretStr(dsn), "site": SITE, **values}
-    settings = nats_server.settings("goodput_accountant", AccountantSettings, **values)
-    bus = await Bus.connect(settings, "goodput-accountant")
-    service = Service("goodput-accountant", settings, bus)
-    try:
-        await start(service)
-        await service.start_broker()
-        yield service
-    finally:
-        await service.stop()
+    return ended_request(f"{run}{number}", **({"client_request_id": f"{run}-{number}"} | changes))
 
 
 @contextlib.asynccontextmanager
@@ -173,6 +127,8 @@ async def test_what_cannot_be_accounted_is_kept_with_its_reason_and_blocks_nothi
     # A NUL is valid JSON, and Postgres does not take it.
     events[70] = msgspec.structs.replace(events[70], reason="st\0op")
     events[80] = msgspec.structs.replace(events[80], output_tokens=-5)
+    # Credible to a rule, and more than the column holds.
+    events[90] = msgspec.structs.replace(events[90], status=2**40)
     async with accountant(nats_server, postgres_dsn), connected(nats_server, "ingress") as ingress:
         for number, event in enumerate(events):
             if number == 50:
@@ -180,15 +136,16 @@ async def test_what_cannot_be_accounted_is_kept_with_its_reason_and_blocks_nothi
                 await ingress.publish_acked(subject, b'{"event_id": "trunc', "bad.truncated")
             await publish(ingress, [event])
         async with connected(nats_server, "operator") as operator:
-            await until_written(postgres_dsn, operator, "bad", 98)
+            await until_written(postgres_dsn, operator, "bad", 97)
     connection = await asyncpg.connect(postgres_dsn)
     letters = await connection.fetch("SELECT reason, payload FROM dead_letters ORDER BY stream_sequence")
     await connection.close()
-    assert [letter["payload"][:10] for letter in letters] == [b'{"event_id'] * 3
+    assert [letter["payload"][:10] for letter in letters] == [b'{"event_id'] * 4
     reasons = [letter["reason"] for letter in letters]
     assert "not a valid Ended" in reasons[0]
     assert "0x00" in reasons[1]
     assert "output_tokens of request bad80 is not credible: -5" in reasons[2]
+    assert "int32" in reasons[3]
 
 
 async def test_a_batch_delivered_again_after_its_commit_changes_nothing(

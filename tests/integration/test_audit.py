@@ -10,79 +10,32 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from accountants import POOL, SITE, accountant, ended_request
 from click.testing import CliRunner, Result
 from conftest import NatsServer
-from pydantic import SecretStr
 
 from console.main import cli
-from goodput_accountant.main import DURABLE, start
-from goodput_accountant.settings import AccountantSettings
+from goodput_accountant.main import DURABLE
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.requests import (
     Ended,
-    Objective,
     RequestSpec,
     Routed,
     Submitted,
     event_id,
-    terminal_event_id,
 )
 from tokenfleet.event_log import read_log
-from tokenfleet.service import Service
 
 pytestmark = pytest.mark.integration
 
-SITE = "local"
-POOL = "llama-70b@1"
 ROWS = 120
 PATIENCE_S = 40.0
 
 
 def ended(request_id: str, **changes: Any) -> Ended:
     """A good request that ended a little while ago."""
-    now_ns = time.time_ns()
-    fields: dict[str, Any] = {
-        "event_id": terminal_event_id(request_id),
-        "request_id": request_id,
-        "client_request_id": f"mine-{request_id}",
-        "attempt": 1,
-        "tenant": "acme",
-        "pool": POOL,
-        "site": SITE,
-        "time_ns": now_ns,
-        "request_class": "interactive",
-        "outcome": "completed",
-        "reason": "stop",
-        "status": 200,
-        "model": "llama-70b",
-        "stream": True,
-        "submitted_ns": now_ns - 1_000_000_000,
-        "e2e_s": 1.0,
-        "admitted": True,
-        "instance": "engine-1",
-        "objective": Objective(ttft_s=4.0, tpot_s=0.1),
-        "input_tokens": 1000,
-        "reused_tokens": 500,
-        "output_tokens": 10,
-        "ttft_s": 0.5,
-        "tpot_s": 0.05,
-    }
-    return Ended(**(fields | changes))
-
-
-@contextlib.asynccontextmanager
-async def accountant(nats_server: NatsServer, dsn: str) -> AsyncIterator[None]:
-    values = {"postgres_dsn": SecretStr(dsn), "site": SITE}
-    settings = nats_server.settings("goodput_accountant", AccountantSettings, **values)
-    bus = await Bus.connect(settings, "goodput-accountant")
-    service = Service("goodput-accountant", settings, bus)
-    try:
-        await start(service)
-        await service.start_broker()
-        yield
-    finally:
-        await service.stop()
+    return ended_request(request_id, **({"client_request_id": f"mine-{request_id}"} | changes))
 
 
 @contextlib.asynccontextmanager

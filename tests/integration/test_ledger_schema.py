@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from accountants import ended_request
 
 from goodput_accountant.ledger import Ledger
 from goodput_accountant.migrations import migrate
@@ -14,7 +15,7 @@ from goodput_accountant.policy.accounting import account
 from goodput_accountant.policy.chain import CANONICAL, START, canonical, link
 from goodput_accountant.settings import REPOSITORY_MIGRATIONS
 from tokenfleet.contracts.ledger import ReportRequest
-from tokenfleet.contracts.requests import Ended, Objective, lost_event_id, terminal_event_id
+from tokenfleet.contracts.requests import Ended, Objective, lost_event_id
 
 pytestmark = pytest.mark.integration
 
@@ -24,33 +25,14 @@ DAY_NS = 86_400 * 10**9
 
 
 def ended(number: int, submitted_ns: int, **changes: Any) -> Ended:
-    request_id = f"r{number}"
-    fields: dict[str, Any] = {
-        "event_id": terminal_event_id(request_id),
-        "request_id": request_id,
+    fields = {
         "client_request_id": f"run-{number}",
-        "attempt": 1,
-        "tenant": "acme",
-        "pool": "llama-70b@1",
-        "site": "local",
-        "time_ns": submitted_ns + 1_500_000_000,
-        "request_class": "interactive",
-        "outcome": "completed",
-        "reason": "stop",
-        "status": 200,
-        "model": "llama-70b",
-        "stream": True,
         "submitted_ns": submitted_ns,
-        "e2e_s": 1.5,
-        "admitted": True,
-        "instance": "engine-1",
+        "time_ns": submitted_ns + 1_500_000_000,
         "objective": Objective(ttft_s=0.1 * number, tpot_s=0.1),
-        "input_tokens": 1000,
-        "output_tokens": 10,
-        "ttft_s": 0.3,
         "tpot_s": 0.123456789,
     }
-    return Ended(**(fields | changes))
+    return ended_request(f"r{number}", **(fields | changes))
 
 
 async def chain_of(connection: asyncpg.Connection, day: datetime.date) -> list[Mapping[str, Any]]:

@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import click
 import msgspec
@@ -14,9 +13,9 @@ from rich.table import Table
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.ledger import Report, ReportRequest, Summary
-from tokenfleet.durations import duration_s
 from tokenfleet.errors import TokenFleetError
 from tokenfleet.running_stack import operator_settings
+from tokenfleet.time_options import Duration
 
 REPORT_TIMEOUT_S = 30.0
 ABSENT = "-"
@@ -43,18 +42,6 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], float | None], str], ...] = (
     ("e2e P50 s", lambda s: s.e2e_s.p50, "{:.2f}"),
     ("e2e P95 s", lambda s: s.e2e_s.p95, "{:.2f}"),
 )
-
-
-class Duration(click.ParamType):
-    """`30s`, `15m`, `1h`, `7d`: a number of seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return duration_s(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group()

@@ -56,7 +56,11 @@ LOOKUP_ROWS = """
 SELECT request_id, client_request_id, submitted_ns, ended_ns, outcome FROM ledger_current
 WHERE request_id = $1 OR client_request_id = $1 ORDER BY submitted_at DESC LIMIT $2
 """
-ENDED_ROWS = f"SELECT {_FIELD_LIST} FROM ledger_current WHERE ended_at >= $1 AND ended_at < $2 AND site = $3"  # noqa: S608
+# The bound on the submission spares looking into every day: feedback has no use for what began so long ago.
+ENDED_ROWS = f"""
+SELECT {_FIELD_LIST} FROM ledger_current
+WHERE ended_at >= $1 AND ended_at < $2 AND site = $3 AND submitted_at >= $1::timestamptz - interval '2 days'
+"""  # noqa: S608
 ADD_CURSOR = """
 INSERT INTO goodput_cursor (site, published_to_ns) VALUES ($1, $2) ON CONFLICT DO NOTHING
 """
@@ -64,7 +68,7 @@ READ_CURSOR = "SELECT published_to_ns FROM goodput_cursor WHERE site = $1 FOR UP
 MOVE_CURSOR = "UPDATE goodput_cursor SET published_to_ns = $2 WHERE site = $1"
 
 # What Postgres says of the content of a batch; everything else is about its own state and passes.
-REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, OverflowError, UnicodeEncodeError)
 # asyncpg shows a connection that the server closed under it as an internal error, too.
 AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -155,8 +159,8 @@ class Ledger:
             records = await connection.fetch(
                 REPORT_ROWS,
                 None if prefix is None else _like_prefix(prefix),
-                None if request.from_ns is None else _timestamp(request.from_ns),
-                None if request.to_ns is None else _timestamp(request.to_ns),
+                None if request.from_ns is None else timestamp(request.from_ns),
+                None if request.to_ns is None else timestamp(request.to_ns),
                 request.pool,
                 request.tenant,
                 max_rows + 1,
@@ -191,7 +195,7 @@ class Ledger:
                 return None
             await connection.execute(MOVE_CURSOR, site, end_ns)
             start_ns = max(claimed_to_ns, oldest_ns)
-            records = await connection.fetch(ENDED_ROWS, _timestamp(start_ns), _timestamp(end_ns), site)
+            records = await connection.fetch(ENDED_ROWS, timestamp(start_ns), timestamp(end_ns), site)
         return Claim(start_ns=start_ns, rows=[_row(record) for record in records])
 
     @contextlib.asynccontextmanager
@@ -227,7 +231,7 @@ async def _append_rows(connection: Any, rows: Sequence[LedgerRow]) -> frozenset[
     heads = await connection.fetch(HOLD_DAYS, sorted(days))
     first, last = min(row.submitted_ns for row in rows), max(row.submitted_ns for row in rows)
     wanted = [row.request_id for row in rows]
-    span = _timestamp(first), _timestamp(last), SAME_REQUEST
+    span = timestamp(first), timestamp(last), SAME_REQUEST
     there = {tuple(record) for record in await connection.fetch(THERE, wanted, *span)}
     records: list[tuple[Any, ...]] = []
     for day, count, head in heads:
@@ -253,7 +257,7 @@ async def _create_partition(connection: Any, day: date) -> None:
 
 
 def _record(row: LedgerRow, sequence: int, chain_hash: bytes) -> tuple[Any, ...]:
-    times = _timestamp(row.submitted_ns), _timestamp(row.ended_ns)
+    times = timestamp(row.submitted_ns), timestamp(row.ended_ns)
     return (*msgspec.structs.astuple(row), *times, ROW_SCHEMA, sequence, chain_hash)
 
 
@@ -265,7 +269,8 @@ def _row(record: "asyncpg.Record") -> LedgerRow:
     return LedgerRow(**{**record, "missed": tuple(record["missed"])})
 
 
-def _timestamp(unix_ns: int) -> datetime:
+def timestamp(unix_ns: int) -> datetime:
+    """As Postgres keeps it, at microsecond resolution."""
     return EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 

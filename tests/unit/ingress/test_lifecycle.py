@@ -41,6 +41,8 @@ from tokenfleet.contracts.requests import (
     Routed,
     Submitted,
 )
+from tokenfleet.engine.gpu_time import decode_gpu_s, prefill_gpu_s
+from tokenfleet.engine.profile import LLAMA70B_TP4_H100
 
 SPEC = RequestSpec(
     model="llama",
@@ -516,3 +518,25 @@ def test_budget_left_unasked_is_never_needed(happenings: list[Happening]) -> Non
         was_retriable, attempt = machine.retriable(at(11.0)), machine.attempt
         machine.receive(happening, at(11.0))
         assert machine.attempt == attempt or was_retriable
+
+
+def test_gpu_time_is_told_of_what_each_engine_computed_and_of_nothing_else() -> None:
+    machine = life()
+    machine.begin()
+    machine.receive(routed(), at(10.2))
+    machine.profile = LLAMA70B_TP4_H100
+    machine.receive(EngineFailed("engine_closed", reached=True, output_tokens=0), at(10.3))
+    assert machine.profile is LLAMA70B_TP4_H100
+    machine.receive(routed(attempt=2), at(10.4))
+    assert machine.profile is None, "the next engine may be another one"
+    machine.profile = LLAMA70B_TP4_H100
+    done = EngineCompleted("stop", 7, Usage(input_tokens=100, output_tokens=7, reused_tokens=64))
+    outcome = ended(machine.receive(done, at(11.0)))
+    assert outcome.retried_gpu_s == prefill_gpu_s(LLAMA70B_TP4_H100, 100, 0)
+    assert outcome.prefill_gpu_s == prefill_gpu_s(LLAMA70B_TP4_H100, 36, 64)
+    assert outcome.decode_gpu_s == decode_gpu_s(LLAMA70B_TP4_H100, 7, 100)
+
+    refusal = life()
+    refusal.begin()
+    outcome = ended(refusal.receive(refused(), at(10.1)))
+    assert (outcome.prefill_gpu_s, outcome.decode_gpu_s, outcome.retried_gpu_s) == (None, None, 0.0)

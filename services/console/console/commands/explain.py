@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -11,21 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from console.commands.common import connected, json_option, output, print_json, state_dir_option
 from console.explain.explanation import Explanation, explain
 from console.explain.rendering import render
-from tokenfleet.durations import duration_s
 from tokenfleet.request_story import find_events
 from tokenfleet.running_stack import operator_settings
-
-
-class Duration(click.ParamType):
-    """`30s`, `15m`, `1h`, `7d`: a number of seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return duration_s(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+from tokenfleet.time_options import Duration
 
 
 @click.command("explain", epilog="Example: tokenfleet explain my-request-7 --json")

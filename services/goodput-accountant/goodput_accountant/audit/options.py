@@ -1,9 +1,8 @@
 """What the audit commands share: their options, how they reach the ledger, and how they show what they do."""
 
 import logging
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from tokenfleet.bus import Bus
-from tokenfleet.durations import duration_s
 from tokenfleet.errors import ConfigurationError, UnavailableError
 from tokenfleet.running_stack import default_state_dir, operator_settings, running_record
 from tokenfleet.settings import Settings, load
+from tokenfleet.time_options import Moment
 
 WIDE = 170
 """Columns of a table when the output is no terminal."""
@@ -31,28 +30,6 @@ state_dir_option = click.option(
     show_default="TOKENFLEET_STATE_DIR, or .tokenfleet",
     help="Folder of the stack's data, logs and keys.",
 )
-
-
-class Moment(click.ParamType):
-    """A time as Unix ns: ISO 8601 (UTC unless it says otherwise), or a duration ago."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        with suppress(ValueError):
-            return time.time_ns() - round(duration_s(value) * 1e9)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a time such as 2026-05-04T09:00Z nor a duration ago such as 30m or 2h",
-                param,
-                ctx,
-            )
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1e6) * 1_000
 
 
 def from_option(text: str) -> Any:

@@ -5,12 +5,12 @@ however that ends.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import msgspec
 
+from goodput_accountant.ledger import REFUSALS, timestamp
 from goodput_accountant.policy.accounting import LedgerRow, account
 from goodput_accountant.policy.chain import FIELDS, day_of
 from goodput_accountant.policy.comparison import DERIVED
@@ -19,12 +19,10 @@ from tokenfleet.contracts.requests import Ended
 from tokenfleet.errors import ContractError
 from tokenfleet.event_log import LoggedEvent
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ROW = (*FIELDS, *DERIVED)
 """The columns that are compared."""
 COLUMNS = (*ROW, "stored_ns", "stored_sequence")
 BATCH = 5_000
-REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, OverflowError, UnicodeEncodeError)
 MOST_SHOWN = 20
 
 CREATE = f"""
@@ -125,11 +123,6 @@ def rebuilt(event: LoggedEvent) -> LedgerRow:
     row = account(decode(event.data, Ended))
     day_of(row)
     return row
-
-
-def timestamp(unix_ns: int) -> datetime:
-    """As Postgres keeps it, at microsecond resolution."""
-    return EPOCH + timedelta(microseconds=unix_ns // 1_000)
 
 
 def _record(row: LedgerRow, event: LoggedEvent) -> tuple[Any, ...]:

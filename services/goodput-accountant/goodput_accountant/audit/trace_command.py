@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -20,10 +19,10 @@ from goodput_accountant.audit.options import (
     state_dir_option,
 )
 from goodput_accountant.audit.trace import Booked, Found, Story, events_for, events_in_files, rows_of, story
-from tokenfleet.durations import duration_s
 from tokenfleet.errors import TokenFleetError, UnavailableError
 from tokenfleet.recorded import Recorded
 from tokenfleet.running_stack import operator_settings
+from tokenfleet.time_options import Duration
 
 EXAMPLES = """\b
 Examples:
@@ -31,18 +30,6 @@ Examples:
   tokenfleet audit trace my-request-7 --json
   tokenfleet audit trace my-request-7 --events kept/events-2026-05-04T09.jsonl.gz
 """
-
-
-class Duration(click.ParamType):
-    """`30s`, `15m`, `1h`, `7d`: a number of seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return duration_s(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command("trace", epilog=EXAMPLES)

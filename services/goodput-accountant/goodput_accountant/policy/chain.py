@@ -21,17 +21,67 @@ DAY_NS = 86_400 * 10**9
 EARLIEST_DAY, LATEST_DAY = 18_262, 47_481
 """The years 2020 to 2099, in days since 1970: a time outside is a mistake, and each day has a partition of its own."""
 
-FIELDS = tuple(field.name for field in msgspec.structs.fields(LedgerRow))
-_SINCE_SCHEMA_2 = (
-    *("queue_wait_s", "revision"),
-    *("prefill_gpu_s", "decode_gpu_s", "retried_gpu_s", "wasted_gpu_s"),
-)
 ROW_SCHEMA = 2
+"""Of the rows written now. Rises with every change to `LedgerRow`."""
+_SCHEMA_1 = (
+    "event_id",
+    "event_schema",
+    "request_id",
+    "attempt",
+    "client_request_id",
+    "tenant",
+    "request_class",
+    "site",
+    "pool",
+    "model",
+    "instance",
+    "outcome",
+    "reason",
+    "status",
+    "stream",
+    "admitted",
+    "degraded",
+    "submitted_ns",
+    "ended_ns",
+    "time_scale",
+    "input_tokens",
+    "reused_tokens",
+    "computed_tokens",
+    "output_tokens",
+    "tokens_exact",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "predicted_ttft_s",
+    "predicted_tpot_s",
+    "objective_ttft_s",
+    "objective_tpot_s",
+    "objective_e2e_s",
+    "met",
+    "missed",
+    "good_output_tokens",
+    "waste_cause",
+    "wasted_input_tokens",
+    "wasted_output_tokens",
+    "retried_input_tokens",
+    "retried_output_tokens",
+)
 CANONICAL: dict[int, tuple[str, ...]] = {
-    1: tuple(name for name in FIELDS if name not in _SINCE_SCHEMA_2),
-    2: FIELDS,
+    1: _SCHEMA_1,
+    2: (
+        *_SCHEMA_1,
+        "queue_wait_s",
+        "revision",
+        "prefill_gpu_s",
+        "decode_gpu_s",
+        "retried_gpu_s",
+        "wasted_gpu_s",
+    ),
 }
-"""By schema of the row, the columns that its hash covers, in this order; never changed once rows were written."""
+"""By schema of the row, the columns that its hash covers, in this order. Written out, so that a column
+added to `LedgerRow` cannot change the hashes of rows that are there: an entry is never changed, a new one is added."""
+FIELDS = CANONICAL[ROW_SCHEMA]
+"""The columns of a row written now."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +21,7 @@ from lab.whatif.table import changes, table, verdict
 from lab.whatif.whatif import Asked, what_if
 from tokenfleet.durations import duration_s
 from tokenfleet.running_stack import default_state_dir, operator_settings
+from tokenfleet.time_options import Moment
 
 NOT_TRUSTED = 3
 """Exit status."""
@@ -43,30 +43,6 @@ Exit status:
   2  a wrong option
   3  it is not: the what-if is printed and cannot be trusted
 """
-
-
-class Moment(click.ParamType):
-    """A time as Unix ns: ISO 8601 (UTC unless it says otherwise), or a duration ago."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return time.time_ns() - round(duration_s(value) * 1e9)
-        except ValueError:
-            pass
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a time such as 2026-05-04T09:00Z nor a duration ago such as 30m or 2h",
-                param,
-                ctx,
-            )
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1e9)
 
 
 class Span(click.ParamType):
