@@ -39,6 +39,7 @@ class Database:
         self._dsn = dsn
         self._connections = connections
         self._pool: asyncpg.Pool | None = None
+        self._connected = asyncio.Event()
         self._closing = False
         self.available = False
 
@@ -57,6 +58,7 @@ class Database:
                 )
                 if await pool.fetchval("SELECT to_regclass('batch.lines')") is not None:
                     self._pool, self.available = pool, True
+                    self._connected.set()
                     return
                 await pool.close()
                 problem = "the accountant has not brought its schema up to date yet"
@@ -85,11 +87,10 @@ class Database:
         Raises:
             UnavailableError: Postgres is away; unless it went away during the commit, nothing was changed.
         """
-        if self._pool is None:
-            raise UnavailableError("Postgres cannot be used yet.")
+        pool = await self._first_connection()
         try:
             async with (
-                self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection,
+                pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection,
                 connection.transaction(),
             ):
                 yield connection
@@ -101,6 +102,14 @@ class Database:
         if not self.available:
             log.info("postgres is back")
         self.available = True
+
+    async def _first_connection(self) -> asyncpg.Pool:
+        """The pool; a process that has just started is given as long to connect as any query is."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._connected.wait(), ACQUIRE_TIMEOUT_S)
+        if self._pool is None:
+            raise UnavailableError("Postgres cannot be used yet.")
+        return self._pool
 
 
 def unix_ns(moment: datetime) -> int:
