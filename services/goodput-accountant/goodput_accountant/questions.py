@@ -1,5 +1,8 @@
 """What may be asked of the ledger."""
 
+from collections.abc import Mapping
+
+from tokenfleet.contracts.ledger import ReportRequest
 from tokenfleet.errors import TokenFleetError
 
 LATEST_NS = 2**63 - 1
@@ -33,3 +36,20 @@ def check_text(*texts: str | None) -> None:
     for text in texts:
         if text is not None and "\0" in text:
             raise BadQuestionError(f"{text!r} is no name: it has a NUL character.")
+
+
+def check_report(request: ReportRequest, prices: Mapping[str, float]) -> None:
+    """Check what a report is asked for.
+
+    Raises:
+        BadQuestionError: it contradicts itself, or is to be sorted by a cost that nobody can tell.
+    """
+    check_span(request.from_ns, request.to_ns)
+    check_text(request.client_request_id_prefix, request.pool, request.tenant)
+    if request.limit is not None and request.limit < 1:
+        raise BadQuestionError(f"A report has at least 1 group, not {request.limit}.")
+    if request.sort == "cost" and not prices:
+        raise BadQuestionError(
+            "Groups cannot be sorted by cost: no price is known here. The policy's gpu_hour_prices has one per pool, `*` "
+            "for all others; sort by gpu for GPU-seconds."
+        )

@@ -5,15 +5,16 @@ for each page than reading the first; what is written meanwhile comes at the end
 """
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from goodput_accountant.ledger import Ledger
+from goodput_accountant.kept import KeptDay, kept_days
+from goodput_accountant.ledger import Ledger, like_prefix, timestamp
 from goodput_accountant.policy.chain import FIELDS
 from goodput_accountant.questions import BadQuestionError, check_span, check_text
-from tokenfleet.contracts.ledger import LedgerRows, RowCursor, RowsRequest
+from tokenfleet.contracts.ledger import LedgerRows, RowCursor, RowKey, RowsRequest
 
 LARGEST_PAGE_BYTES = 900_000
 LARGEST_PAGE_ROWS = 10_000
@@ -24,13 +25,8 @@ LONGEST_SCAN_ROWS = 200_000
 """Looked at for one page: a page with few rows, or none, comes before its asker gives up waiting."""
 MOST_OF_AN_ID = 20
 
-EPOCH_DAY = date(1970, 1, 1)
 _FIELD_LIST = ", ".join(FIELDS)
 # Statements are built only from names of columns; every value is a parameter.
-DAYS = """
-SELECT day, rows, dropped_rows FROM ledger_days
-WHERE ($1::date IS NULL OR day >= $1) AND ($2::date IS NULL OR day <= $2) ORDER BY day
-"""
 WINDOW = f"""
 SELECT sequence, {_FIELD_LIST} FROM ledger_current
 WHERE submitted_at >= $1 AND submitted_at < $2 AND sequence > $3 AND sequence <= $4
@@ -45,16 +41,10 @@ WHERE (request_id = $1 OR client_request_id = $1)
   AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR pool = $3)
 ORDER BY submitted_at DESC LIMIT $4
 """  # noqa: S608
-
-
-class _Day(msgspec.Struct, frozen=True):
-    day: date
-    rows: int
-    dropped_rows: int
-
-    @property
-    def number(self) -> int:
-        return (self.day - EPOCH_DAY).days
+PLACE_OF = """
+SELECT (submitted_at AT TIME ZONE 'UTC')::date - date '1970-01-01', sequence FROM ledger
+WHERE request_id = $1 AND revision = $2 AND ($3::text IS NULL OR tenant = $3) ORDER BY submitted_at DESC LIMIT 1
+"""
 
 
 class RowPages:
@@ -79,24 +69,32 @@ class RowPages:
                 most = min(request.limit, MOST_OF_AN_ID)
                 found = await connection.fetch(OF_AN_ID, request.id, request.tenant, request.pool, most)
                 return LedgerRows(columns=FIELDS, rows=tuple(map(tuple, found)))
-            days = [_Day(*record) for record in await connection.fetch(DAYS, *_days_of(request))]
-            dropped = sum(day.dropped_rows for day in days)
-            if dropped and request.from_ns is not None:
-                raise BadQuestionError(_no_longer_kept(days, dropped))
-            return await _page(connection, request, days, dropped)
+            after = request.after
+            if request.after_row is not None:
+                after = await _place_of(connection, request.after_row, request.tenant)
+            days = await kept_days(connection, request.from_ns, request.to_ns)
+            return await _page(connection, request, days, after)
 
 
-async def _page(connection: Any, request: RowsRequest, days: Sequence[_Day], dropped: int) -> LedgerRows:
+async def _place_of(connection: Any, key: RowKey, tenant: str | None) -> RowCursor:
+    check_text(key.request_id)
+    place = await connection.fetchrow(PLACE_OF, key.request_id, key.revision, tenant)
+    if place is None:
+        raise BadQuestionError(
+            f"There is no row {key.request_id!r} (revision {key.revision}) to go on after."
+        )
+    return RowCursor(day=place[0], sequence=place[1])
+
+
+async def _page(
+    connection: Any, request: RowsRequest, days: Sequence[KeptDay], after: RowCursor | None
+) -> LedgerRows:
     page = _Page(request.limit)
     total = sum(day.rows - day.dropped_rows for day in days)
-    after = request.after
     done = scanned = 0
     width = WINDOW_ROWS
     for day in days:
-        begin = day.dropped_rows
-        if after is not None:
-            begin = max(begin, {True: day.rows, False: 0}[day.number < after.day])
-            begin = max(begin, after.sequence) if day.number == after.day else begin
+        begin = _begin(day, after)
         done += begin - day.dropped_rows
         while begin < day.rows:
             end = min(begin + width, day.rows)
@@ -108,10 +106,10 @@ async def _page(connection: Any, request: RowsRequest, days: Sequence[_Day], dro
             begin = reached
             if stopped is not None or page.full or scanned >= LONGEST_SCAN_ROWS:
                 more = RowCursor(day=day.number, sequence=begin) if done < total else None
-                return page.answer(more, done, total, dropped)
+                return page.answer(more, done, total)
             if len(matching) * 4 < width:
                 width = min(width * 2, LARGEST_WINDOW_ROWS)
-    return page.answer(None, done, total, dropped)
+    return page.answer(None, done, total)
 
 
 class _Page:
@@ -127,19 +125,25 @@ class _Page:
         return len(self._rows) >= self._limit
 
     def take(self, records: Sequence[Any]) -> int | None:
-        """Add rows; the sequence of the last one that there was room for, unless there was room for all."""
-        for place, record in enumerate(records):
-            _, *row = record
+        """Add rows. If there was not room for all: up to which sequence everything is taken."""
+        for record in records:
+            sequence, *row = record
             size = len(msgspec.json.encode(row)) + 1
-            if self.full or self._bytes + size > LARGEST_PAGE_BYTES:
-                return records[place - 1]["sequence"] if place else record["sequence"] - 1
+            if self._rows and (self.full or self._bytes + size > LARGEST_PAGE_BYTES):
+                return sequence - 1
             self._rows.append(tuple(row))
             self._bytes += size
         return None
 
-    def answer(self, more: RowCursor | None, done: int, total: int, dropped: int) -> LedgerRows:
-        rows = tuple(self._rows)
-        return LedgerRows(columns=FIELDS, rows=rows, next=more, done=done, total=total, dropped=dropped)
+    def answer(self, more: RowCursor | None, done: int, total: int) -> LedgerRows:
+        return LedgerRows(columns=FIELDS, rows=tuple(self._rows), next=more, done=done, total=total)
+
+
+def _begin(day: KeptDay, after: RowCursor | None) -> int:
+    """After which sequence of a day to look."""
+    if after is None or day.number > after.day:
+        return day.dropped_rows
+    return day.rows if day.number < after.day else min(max(day.dropped_rows, after.sequence), day.rows)
 
 
 def _filters(request: RowsRequest) -> tuple[str | None, str | None, str | None]:
@@ -147,36 +151,8 @@ def _filters(request: RowsRequest) -> tuple[str | None, str | None, str | None]:
     return None if prefix is None else like_prefix(prefix), request.pool, request.tenant
 
 
-def _days_of(request: RowsRequest) -> tuple[date | None, date | None]:
-    first = None if request.from_ns is None else _moment(request.from_ns).date()
-    last = None if request.to_ns is None else _moment(request.to_ns - 1).date()
-    return first, last
-
-
-def _moments(day: _Day, request: RowsRequest) -> tuple[datetime, datetime]:
+def _moments(day: KeptDay, request: RowsRequest) -> tuple[datetime, datetime]:
     """From when to when rows of a day are wanted."""
-    begin = datetime.combine(day.day, time(), UTC)
-    end = begin + timedelta(days=1)
-    if request.from_ns is not None:
-        begin = max(begin, _moment(request.from_ns))
-    if request.to_ns is not None:
-        end = min(end, _moment(request.to_ns))
+    begin = day.begin if request.from_ns is None else max(day.begin, timestamp(request.from_ns))
+    end = day.end if request.to_ns is None else min(day.end, timestamp(request.to_ns))
     return begin, end
-
-
-def _moment(unix_ns: int) -> datetime:
-    return datetime.combine(EPOCH_DAY, time(), UTC) + timedelta(microseconds=unix_ns // 1000)
-
-
-def like_prefix(prefix: str) -> str:
-    """The LIKE pattern of whatever begins with `prefix`."""
-    escaped = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"{escaped}%"
-
-
-def _no_longer_kept(days: Sequence[_Day], dropped: int) -> str:
-    last = max(day.day for day in days if day.dropped_rows)
-    return (
-        f"{dropped:,} requests of this span, the last of them submitted on {last} (UTC), are no longer kept row by row. "
-        f"Ask from {last + timedelta(days=1)} on; reports still cover the whole span."
-    )

@@ -137,6 +137,13 @@ class RowCursor(msgspec.Struct, frozen=True, kw_only=True):
     """In the chain of its day."""
 
 
+class RowKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Which row it is: a request may have several, and a tenant learns nothing of others' rows from its own."""
+
+    request_id: str
+    revision: int
+
+
 class RowsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A page of the rows that count: by day of submission, those of a day in the order they were written.
 
@@ -151,6 +158,8 @@ class RowsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     id: str | None = None
     """TokenFleet's request id or the one the client gave."""
     after: RowCursor | None = None
+    after_row: RowKey | None = None
+    """The same by the row itself; it must be the tenant's if one is named."""
     limit: int = 2_000
 
 
@@ -165,8 +174,6 @@ class LedgerRows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many rows of the days asked for have been looked at, this page included."""
     total: int = 0
     """How many there are."""
-    dropped: int = 0
-    """How many more there were, which are no longer kept."""
 
 
 class DeadLettered(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,10 +43,10 @@ from tokenfleet.contracts.ledger import (
     Summary,
     WasteFigures,
 )
+from tokenfleet.contracts.policy import OTHER_POOLS
 from tokenfleet.subjects import split_model
 
 S_PER_HOUR = 3600
-OTHER_POOLS = "*"
 NO_INSTANCE = "-"
 NO_PRICES: Mapping[str, float] = {}
 
@@ -94,8 +94,9 @@ def build_report(rows: Sequence[LedgerRow], shape: Shape | None = None, *, list_
     groups = classes if shape.group_by == "class" else _parts(rows, shape.group_by)
     ids = (row.client_request_id for row in rows) if list_ids else ()
     first_attempts = [row for row in rows if row.attempt == 1]
+    total = Part(Totals.sum(part.totals for part in classes.values()), _exact(rows))
     return msgspec.structs.replace(
-        report_of(_part(rows), classes, groups, shape),
+        report_of(total, classes, groups, shape),
         client_request_ids=tuple(name for name in ids if name is not None),
         prediction=Prediction(
             ttft=_error([(row.predicted_ttft_s, row.ttft_s) for row in first_attempts]),
@@ -205,12 +206,15 @@ def _parts(rows: Iterable[LedgerRow], group_by: GroupBy) -> dict[str, Part]:
 
 
 def _part(rows: Sequence[LedgerRow]) -> Part:
-    exact = (
+    return Part(Totals.of(rows), _exact(rows))
+
+
+def _exact(rows: Sequence[LedgerRow]) -> tuple[Percentiles, Percentiles, Percentiles]:
+    return (
         _percentiles([row.ttft_s for row in rows if row.ttft_s is not None]),
         _percentiles([row.tpot_s for row in rows if row.tpot_s is not None]),
         _percentiles([row.e2e_s for row in rows if row.outcome == "completed"]),
     )
-    return Part(Totals.of(rows), exact)
 
 
 def _ranked(groups: dict[str, Summary], shape: Shape) -> tuple[dict[str, Summary], int]:
