@@ -10,7 +10,7 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.situation                             instances, policy and tenants; kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
     tf.v1.<site>.control.<pool>                        what SLOMax changed by itself, and why; kept in FLEET
-    tf.v1.<site>.ledger.report|lookup                  request/reply: a report; which requests bear an id
+    tf.v1.<site>.ledger.report|rows|lookup             request/reply: a report; its rows; which requests bear an id
     tf.v1.fleet.plan                                   where each model can run, and why
 
 Names that users choose (models, versions, sites, instances) go through `token`, which is reversible.
@@ -110,6 +110,10 @@ def control(site: str, pool: str) -> str:
 
 def ledger_report(site: str) -> str:
     return f"{PREFIX}.{token(site)}.ledger.report"
+
+
+def ledger_rows(site: str) -> str:
+    return f"{PREFIX}.{token(site)}.ledger.rows"
 
 
 def ledger_lookup(site: str) -> str:

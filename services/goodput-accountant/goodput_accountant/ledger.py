@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from goodput_accountant.kept import kept_days
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_row, day_of, link
 from tokenfleet.contracts.ledger import LedgerEntry, ReportRequest
@@ -33,6 +34,7 @@ INSERT INTO ledger_days (day, rows, head) SELECT day, 0, '\\x{START.hex()}'::byt
 ON CONFLICT DO NOTHING RETURNING day
 """  # noqa: S608
 HOLD_DAYS = "SELECT day, rows, head FROM ledger_days WHERE day = ANY($1::date[]) ORDER BY day FOR UPDATE"
+KEEP_PARTITIONS = "LOCK TABLE ONLY ledger IN ACCESS SHARE MODE"
 MOVE_DAY = "UPDATE ledger_days SET rows = $2, head = $3 WHERE day = $1"
 THERE = """
 SELECT request_id, revision FROM ledger
@@ -151,14 +153,16 @@ class Ledger:
         """The rows a report asks for; time bounds are on submission, at microsecond resolution.
 
         Raises:
+            BadQuestionError: rows of the span are no longer there.
             TooManyRowsError: more than `max_rows` match.
             UnavailableError: Postgres is away.
         """
         prefix = request.client_request_id_prefix
-        async with self._connection() as connection:
+        async with self.reading() as connection:
+            await kept_days(connection, request.from_ns, request.to_ns)
             records = await connection.fetch(
                 REPORT_ROWS,
-                None if prefix is None else _like_prefix(prefix),
+                None if prefix is None else like_prefix(prefix),
                 None if request.from_ns is None else timestamp(request.from_ns),
                 None if request.to_ns is None else timestamp(request.to_ns),
                 request.pool,
@@ -167,7 +171,7 @@ class Ledger:
             )
         if len(records) > max_rows:
             raise TooManyRowsError(
-                f"The report covers more than {max_rows} requests. Narrow it by time, run, pool or tenant, "
+                f"The report covers more than {max_rows:,} requests. Narrow it by time, run, pool or tenant, "
                 "or raise TOKENFLEET_REPORT_MAX_ROWS."
             )
         return [_row(record) for record in records]
@@ -197,6 +201,20 @@ class Ledger:
             start_ns = max(claimed_to_ns, oldest_ns)
             records = await connection.fetch(ENDED_ROWS, timestamp(start_ns), timestamp(end_ns), site)
         return Claim(start_ns=start_ns, rows=[_row(record) for record in records])
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[Any]:
+        """A connection that only reads, and sees everything as it was at one moment.
+
+        Raises:
+            UnavailableError: Postgres is away.
+        """
+        async with (
+            self._connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            await connection.execute(KEEP_PARTITIONS)
+            yield connection
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
@@ -274,6 +292,7 @@ def timestamp(unix_ns: int) -> datetime:
     return EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 
-def _like_prefix(prefix: str) -> str:
+def like_prefix(prefix: str) -> str:
+    """The LIKE pattern of whatever begins with `prefix`."""
     escaped = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"{escaped}%"

@@ -11,11 +11,13 @@ from goodput_accountant.ledger import AWAY, Ledger
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.migrations import migrate
 from goodput_accountant.reports import Reports
+from goodput_accountant.rows import RowPages
 from goodput_accountant.settings import AccountantSettings
 from goodput_accountant.windows import WindowPublisher
 from tokenfleet import subjects
-from tokenfleet.contracts.ledger import LedgerLookup, ReportRequest
+from tokenfleet.contracts.ledger import LedgerLookup, ReportRequest, RowsRequest
 from tokenfleet.errors import ConfigurationError, UnavailableError
+from tokenfleet.live import LivePolicy
 from tokenfleet.service import Service, run_service
 
 DURABLE = "accountant"
@@ -53,9 +55,13 @@ async def start(service: Service[AccountantSettings]) -> None:
         "postgres": "connected" if ledger.available else "away",
         "ledger_rows_written": ingest.rows_written,
     }
-    reports = Reports(ledger, settings.report_max_rows)
+    policy = LivePolicy()
+    await policy.watch(service.bus)
+    reports = Reports(ledger, settings.report_max_rows, lambda: policy.current.gpu_hour_prices)
+    pages = RowPages(ledger)
     site = settings.site
     await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
+    await service.bus.serve(subjects.ledger_rows(site), RowsRequest, pages.answer, queue=QUEUE)
     await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
     windows = WindowPublisher(
         ledger,

@@ -119,6 +119,7 @@ def evidence(window: GoodputWindow, unix_ns: int) -> Evidence | str:
         "timed_out",
         "cancelled",
         "failed",
+        "lost",
         "met",
         "output_tokens",
         "good_tokens",

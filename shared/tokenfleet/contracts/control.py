@@ -65,6 +65,7 @@ class GoodputWindow(ControlMessage):
     timed_out: int
     cancelled: int
     failed: int
+    lost: int = Field(default=0, description="Nobody said how they ended.")
     met: int
     output_tokens: int
     good_tokens: int

@@ -1,6 +1,7 @@
 """Live configuration: the policy and the tenants, kept in KV buckets, watched by the services."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,6 +17,9 @@ Tier = Literal["priority", "default", "flex"]
 WhenLate = Literal["refuse", "degrade", "wait"]
 """What becomes of a request that is predicted to miss its objective: refused early, moved to the batch class, or
 queued for as long as it takes."""
+
+OTHER_POOLS = "*"
+"""The key of the price of a GPU-hour in every pool that has none of its own."""
 
 
 class ClassObjective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,6 +91,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             "batch": ClassObjective(e2e_s=3600.0),
         }
     )
+    gpu_hour_prices: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
+    """What a GPU-hour costs, by pool (`*`: every other), in any one currency: what reports of the ledger count with."""
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -131,7 +137,19 @@ def problems(policy: Policy) -> list[str]:
             )
     if policy.kv_reserve_share >= 1.0:
         found.append("kv_reserve_share=1 leaves no KV for any request.")
-    return found + objective_problems(policy.objectives)
+    return found + price_problems(policy.gpu_hour_prices) + objective_problems(policy.objectives)
+
+
+def price_problems(prices: Mapping[str, float]) -> list[str]:
+    """Prices of nothing, or that are none."""
+    found: list[str] = []
+    for pool, price in prices.items():
+        model, _, version = pool.rpartition("@")
+        if pool != OTHER_POOLS and not (model and version):
+            found.append(f"gpu_hour_prices.{pool}: a pool is MODEL@VERSION, or * for all that have no price.")
+        if not isfinite(price) or price < 0:
+            found.append(f"gpu_hour_prices.{pool}: {price:g} is no price.")
+    return found
 
 
 def tenant_problems(tenant: Tenant, policy: Policy) -> list[str]:

@@ -161,8 +161,8 @@ def test_whatever_comes_margins_and_floors_stay_within_their_bounds(seen):
         )
 
 
-COUNTS = dict.fromkeys(("completed", "rejected", "timed_out", "cancelled", "failed"), 1.0) | {
-    "offered": 5.0,
+COUNTS = dict.fromkeys(("completed", "rejected", "timed_out", "cancelled", "failed", "lost"), 1.0) | {
+    "offered": 6.0,
     "met": 1.0,
     "output_tokens": 10.0,
     "good_tokens": 10.0,
@@ -176,7 +176,7 @@ COUNTS = dict.fromkeys(("completed", "rejected", "timed_out", "cancelled", "fail
         ({"output_tokens": math.nan}, 10.0, 1.0),
         ({"met": 2.0}, 10.0, 1.0),
         ({"good_tokens": 11.0}, 10.0, 1.0),
-        ({"offered": 4.0}, 10.0, 1.0),
+        ({"offered": 5.0}, 10.0, 1.0),
         ({}, 0.0, 1.0),
         ({}, math.inf, 1.0),
         ({}, 10.0, 86_400.0),

@@ -51,6 +51,7 @@ def _window(
         timed_out=outcomes["timed_out"],
         cancelled=outcomes["cancelled"],
         failed=outcomes["failed"],
+        lost=outcomes["lost"],
         met=sum(row.met is True for row in rows),
         output_tokens=sum(row.output_tokens for row in rows),
         good_tokens=sum(row.good_output_tokens for row in rows),

@@ -102,7 +102,7 @@ def absurd(counts: Mapping[str, float], window_s: float, age_s: float) -> str | 
     """Why a goodput window of the ledger cannot be believed, or None.
 
     Args:
-        counts: offered, completed, rejected, timed_out, cancelled, failed, met, output_tokens, good_tokens.
+        counts: offered, completed, rejected, timed_out, cancelled, failed, lost, met, output_tokens, good_tokens.
         window_s: its length in seconds.
         age_s: since its end.
     """
@@ -112,7 +112,8 @@ def absurd(counts: Mapping[str, float], window_s: float, age_s: float) -> str | 
         return "its length is not positive"
     if not -60.0 <= age_s <= 600.0:
         return f"it ended {age_s:.0f} s ago"
-    over = sum(counts[name] for name in ("completed", "rejected", "timed_out", "cancelled", "failed"))
+    ends = ("completed", "rejected", "timed_out", "cancelled", "failed", "lost")
+    over = sum(counts[name] for name in ends)
     if counts["met"] > counts["completed"] or counts["good_tokens"] > counts["output_tokens"]:
         return "more was good than there was"
     if over > counts["offered"]:
