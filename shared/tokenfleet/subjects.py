@@ -11,6 +11,7 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.goodput.<pool>                        goodput windows
     tf.v1.<site>.control.<pool>                        what SLOMax changed by itself, and why; kept in FLEET
     tf.v1.<site>.ledger.report|rows|lookup             request/reply: a report; its rows; which requests bear an id
+    tf.v1.<site>.dead_letter                           events that the ledger cannot book, and why; kept in DEAD_LETTERS
     tf.v1.fleet.plan                                   where each model can run, and why
 
 Names that users choose (models, versions, sites, instances) go through `token`, which is reversible.
@@ -22,6 +23,7 @@ PREFIX = "tf.v1"
 
 STREAM_REQUESTS = "REQUESTS"
 STREAM_FLEET = "FLEET"
+STREAM_DEAD_LETTERS = "DEAD_LETTERS"
 
 BUCKET_INSTANCES = "instances"
 BUCKET_LEASES = "leases"
@@ -120,6 +122,10 @@ def ledger_lookup(site: str) -> str:
     return f"{PREFIX}.{token(site)}.ledger.lookup"
 
 
+def dead_letter(site: str) -> str:
+    return f"{PREFIX}.{token(site)}.dead_letter"
+
+
 PLAN = f"{PREFIX}.fleet.plan"
 ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
 ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
@@ -130,6 +136,7 @@ ALL_SUBMITTED = f"{PREFIX}.*.request.*.submitted"
 
 REQUESTS_STREAM_SUBJECTS = (f"{PREFIX}.*.request.>",)
 FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", f"{PREFIX}.*.control.*", ALL_SITUATIONS, PLAN)
+ALL_DEAD_LETTERS = f"{PREFIX}.*.dead_letter"
 TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in (*OUTCOMES, LOST))
 
 

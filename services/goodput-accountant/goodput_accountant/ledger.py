@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -41,10 +40,6 @@ SELECT request_id, revision FROM ledger
 WHERE request_id = ANY($1::text[]) AND submitted_at >= $2::timestamptz - $4::interval
   AND submitted_at <= $3::timestamptz + $4::interval
 """
-DEAD_LETTER = """
-INSERT INTO dead_letters (stream_sequence, payload_sha256, subject, reason, payload)
-VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING true
-"""
 REPORT_ROWS = f"""
 SELECT {_FIELD_LIST} FROM ledger_current
 WHERE ($1::text IS NULL OR client_request_id LIKE $1)
@@ -59,9 +54,14 @@ SELECT request_id, client_request_id, submitted_ns, ended_ns, outcome FROM ledge
 WHERE request_id = $1 OR client_request_id = $1 ORDER BY submitted_at DESC LIMIT $2
 """
 # The bound on the submission spares looking into every day: feedback has no use for what began so long ago.
+# A request that was closed as lost before, and was in that window, is in no other: windows are not corrected.
 ENDED_ROWS = f"""
-SELECT {_FIELD_LIST} FROM ledger_current
+SELECT {_FIELD_LIST} FROM ledger_current AS one
 WHERE ended_at >= $1 AND ended_at < $2 AND site = $3 AND submitted_at >= $1::timestamptz - interval '2 days'
+  AND NOT (revision > 0 AND EXISTS (
+      SELECT FROM ledger AS lost WHERE lost.request_id = one.request_id AND lost.revision = 0
+        AND lost.submitted_at = one.submitted_at AND lost.ended_at < $1
+  ))
 """  # noqa: S608
 ADD_CURSOR = """
 INSERT INTO goodput_cursor (site, published_to_ns) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -83,21 +83,11 @@ class TooManyRowsError(TokenFleetError):
     """A report covers more rows, or ids, than one answer may."""
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that cannot become a row, and why."""
-
-    stream_sequence: int
-    subject: str
-    payload: bytes
-    reason: str
-
-
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch changed."""
 
     event_ids: frozenset[str]
     """The rows that were new; the others were there already."""
-    dead_letters: int
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,24 +120,16 @@ class Ledger:
         except (TimeoutError, OSError):
             self._pool.terminate()
 
-    async def append(self, rows: Sequence[LedgerRow], dead_letters: Sequence[DeadLetter]) -> Appended:
+    async def append(self, rows: Sequence[LedgerRow]) -> Appended:
         """Write a batch in one transaction. Rows whose event or request is already there change nothing.
 
         Raises:
             UnavailableError: Postgres is away, full or shutting down; nothing is known to be written.
             RefusedError: nothing was written, because of the content of at least one row.
         """
-        async with self._connection() as connection, connection.transaction():
-            event_ids: frozenset[str] = frozenset()
-            if rows:
-                event_ids = await _append_rows(connection, rows)
-            letters = 0
-            for letter in dead_letters:
-                digest = hashlib.sha256(letter.payload).digest()
-                reason = letter.reason.replace("\0", "\\0")
-                arguments = (letter.stream_sequence, digest, letter.subject, reason, letter.payload)
-                letters += await connection.fetchval(DEAD_LETTER, *arguments) is not None
-        return Appended(event_ids=event_ids, dead_letters=letters)
+        async with self.transaction() as connection:
+            event_ids = await _append_rows(connection, rows) if rows else frozenset[str]()
+        return Appended(event_ids=event_ids)
 
     async def report_rows(self, request: ReportRequest, max_rows: int) -> list[LedgerRow]:
         """The rows a report asks for; time bounds are on submission, at microsecond resolution.
@@ -214,6 +196,17 @@ class Ledger:
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             await connection.execute(KEEP_PARTITIONS)
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A connection in a transaction that commits when the block ends well.
+
+        Raises:
+            UnavailableError: Postgres is away, full or shutting down.
+            RefusedError: of the content of what was to be written.
+        """
+        async with self._connection() as connection, connection.transaction():
             yield connection
 
     @contextlib.asynccontextmanager

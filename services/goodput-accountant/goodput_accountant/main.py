@@ -1,11 +1,11 @@
 """The goodput accountant: events in, ledger rows and goodput windows out, reports on request."""
 
 import asyncio
-import contextlib
 
 import asyncpg
 import sqlalchemy.exc
 
+from goodput_accountant.dead_letters import DeadLetters
 from goodput_accountant.ingest import Ingest
 from goodput_accountant.ledger import AWAY, Ledger
 from goodput_accountant.metrics import Metrics
@@ -13,6 +13,7 @@ from goodput_accountant.migrations import migrate
 from goodput_accountant.reports import Reports
 from goodput_accountant.rows import RowPages
 from goodput_accountant.settings import AccountantSettings
+from goodput_accountant.sweeper import Sweeper
 from goodput_accountant.windows import WindowPublisher
 from tokenfleet import subjects
 from tokenfleet.contracts.ledger import LedgerLookup, ReportRequest, RowsRequest
@@ -25,6 +26,8 @@ QUEUE = "accountant"
 POSTGRES_RETRY_S = 0.5
 CONSUMER_RETRY_S = 1.0
 BACKLOG_EVERY_S = 5.0
+SHORTEST_SWEEP_S = 0.5
+LONGEST_SWEEP_S = 30.0
 
 # How a Postgres that is not there yet, or goes away during the migration, shows itself.
 AWAY_AT_START = (*AWAY, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
@@ -40,20 +43,31 @@ async def start(service: Service[AccountantSettings]) -> None:
     settings = service.settings
     ledger = await _open_ledger(service)
     metrics = Metrics(service.observability.meter)
-    ingest = Ingest(ledger, metrics, service.observability, service.clock)
-    consuming = asyncio.create_task(_consume(service, ingest))
+    dead_letters = DeadLetters(service.bus, metrics, service.clock, settings.site)
+    ingest = Ingest(ledger, dead_letters, metrics, service.observability, service.clock)
+    sweeper = Sweeper(
+        ledger,
+        service.bus,
+        dead_letters,
+        metrics,
+        service.clock,
+        durable=DURABLE,
+        lost_after_s=settings.lost_after_s,
+    )
+    working = [asyncio.create_task(_consume(service, ingest)), asyncio.create_task(_sweep(service, sweeper))]
 
     async def stop() -> None:
         # Before the ledger closes: a batch cut off here is unacknowledged and delivered again.
-        consuming.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await consuming
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
         await ledger.close()
 
     service.on_stop(stop)
     service.health = lambda: {
         "postgres": "connected" if ledger.available else "away",
         "ledger_rows_written": ingest.rows_written,
+        "closed_as_lost": sweeper.closed,
     }
     policy = LivePolicy()
     await policy.watch(service.bus)
@@ -88,6 +102,16 @@ async def _consume(service: Service[AccountantSettings], ingest: Ingest) -> None
         except Exception as error:
             service.log.error("event stream cannot be read; trying again", error=repr(error))
             await asyncio.sleep(CONSUMER_RETRY_S)
+
+
+async def _sweep(service: Service[AccountantSettings], sweeper: Sweeper) -> None:
+    every_s = min(max(service.settings.lost_after_s / 10, SHORTEST_SWEEP_S), LONGEST_SWEEP_S)
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await sweeper.sweep()
+        except Exception:
+            service.log.exception("requests without an end cannot be closed; trying again")
 
 
 def _watch_backlog(service: Service[AccountantSettings], metrics: Metrics) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
+from tokenfleet.contracts.dead_letters import DeadLetterReason
 
 
 class Metrics:
@@ -18,7 +19,10 @@ class Metrics:
             "tokenfleet.ledger.duplicates", description="Events whose row was there already."
         )
         self._dead_letters = meter.create_counter(
-            "tokenfleet.ledger.dead_letters", description="Messages that could not become a row."
+            "tokenfleet.ledger.dead_letters", description="Events that could not be booked."
+        )
+        self._lost = meter.create_counter(
+            "tokenfleet.ledger.lost", description="Requests closed because nobody said how they ended."
         )
         self._tokens = meter.create_counter(
             "tokenfleet.ledger.tokens", unit="{token}", description="Output tokens by what they were worth."
@@ -30,8 +34,8 @@ class Metrics:
             "tokenfleet.ledger.windows", description="Goodput windows published."
         )
 
-    def appended(self, rows: Sequence[LedgerRow], event_ids: frozenset[str], dead_letters: int) -> None:
-        """A committed batch: the rows it had, those that were new, and the new dead letters."""
+    def appended(self, rows: Sequence[LedgerRow], event_ids: frozenset[str]) -> None:
+        """A committed batch: the rows it had, and those that were new."""
         # A request twice in one batch is one row, not two.
         new = {row.event_id: row for row in rows if row.event_id in event_ids}.values()
         counts: Counter[tuple[str, str, str]] = Counter()
@@ -48,7 +52,12 @@ class Metrics:
         for (request_class, pool, worth), count in tokens.items():
             self._tokens.add(count, {**_group(request_class, pool), "tokenfleet.worth": worth})
         self._duplicates.add(len(rows) - len(new))
-        self._dead_letters.add(dead_letters)
+
+    def dead_letter(self, reason: DeadLetterReason) -> None:
+        self._dead_letters.add(1, {"tokenfleet.reason": reason})
+
+    def closed_as_lost(self, count: int) -> None:
+        self._lost.add(count)
 
     def batch_took(self, seconds: float) -> None:
         self._batch.record(seconds)

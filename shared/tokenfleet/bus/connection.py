@@ -26,7 +26,7 @@ from tokenfleet.bus.bucket import Bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
 from tokenfleet.bus.publisher import PublishWindow
-from tokenfleet.bus.reader import Stored, StreamState, read_stored, stream_state
+from tokenfleet.bus.reader import FromSequence, FromTime, Stored, StreamState, read_stored, stream_state
 from tokenfleet.bus.storage import BUCKETS, STREAMS
 from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
 from tokenfleet.settings import Settings
@@ -300,6 +300,16 @@ class Bus:
             raise UnavailableError(f"consumer {durable} of {stream} cannot be read: {error!r}") from error
         return info.ack_floor.stream_seq if info.ack_floor else 0
 
+    async def has_handled(self, stream: str, durable: str, sequence: int) -> bool:
+        """Whether a durable consumer has handled all that is meant for it up to a sequence of the stream.
+
+        Raises:
+            UnavailableError: NATS does not answer, or there is no such consumer.
+        """
+        if await self.consumer_backlog(stream, durable) == 0:
+            return True
+        return await self.acknowledged_to(stream, durable) >= sequence
+
     async def stream_state(self, stream: str) -> StreamState:
         """How much a stream holds, and from when to when.
 
@@ -314,7 +324,17 @@ class Bus:
         Raises:
             UnavailableError: while iterating: NATS does not answer, or there is no such stream.
         """
-        return read_stored(self._client, stream, filters, from_ns)
+        return read_stored(self._client, stream, filters, FromTime(from_ns))
+
+    def read_stored_after(
+        self, stream: str, filters: Sequence[str], sequence: int, batch: int
+    ) -> AsyncGenerator[Stored, None]:
+        """The same of what follows a sequence; `batch` messages are fetched at once.
+
+        Raises:
+            UnavailableError: while iterating: NATS does not answer, or there is no such stream.
+        """
+        return read_stored(self._client, stream, filters, FromSequence(sequence + 1), batch)
 
     async def bucket(self, name: str) -> Bucket:
         """A KV bucket named in `subjects`, created when missing."""

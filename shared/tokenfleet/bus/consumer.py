@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -22,6 +22,8 @@ from tokenfleet.bus.codec import encode
 log = structlog.get_logger(__name__)
 
 EXPIRES_S = 5.0
+LATER = b'-NAK {"delay": 5000000000}'
+"""Asks for a message again in five seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Fetched:
     """How many times it has been delivered, this one included."""
 
 
-BatchHandler = Callable[[Sequence[Fetched]], Awaitable[None]]
+BatchHandler = Callable[[Sequence[Fetched]], Awaitable[Collection[int] | None]]
+"""Returns the sequences of messages that could not be handled now: they come again later."""
 
 
 @dataclass(slots=True)
@@ -118,8 +121,10 @@ class PullConsumer:
 
     async def _handle(self, messages: list[Msg], handler: BatchHandler) -> None:
         working = asyncio.create_task(self._say_working(messages))
+        fetched = [_fetched(message) for message in messages]
+        left: Collection[int] = ()
         try:
-            await handler([_fetched(message) for message in messages])
+            left = await handler(fetched) or ()
         except Exception as error:
             log.error("batch failed; it will be delivered again", stream=self.stream, error=repr(error))
             await asyncio.sleep(0.5)
@@ -128,8 +133,8 @@ class PullConsumer:
             verdict = b"+ACK"
         finally:
             working.cancel()
-        for message in messages:
-            await self.client.publish(message.reply, verdict)
+        for message, each in zip(messages, fetched, strict=True):
+            await self.client.publish(message.reply, LATER if each.sequence in left else verdict)
 
     async def _say_working(self, messages: list[Msg]) -> None:
         # A handler may wait for its database longer than `ack_wait_s`.

@@ -1,6 +1,6 @@
 """What JetStream keeps, and for how long."""
 
-from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
 from tokenfleet import subjects
 
@@ -22,6 +22,17 @@ STREAMS = (
         storage=StorageType.FILE,
         max_age=30 * DAY_S,
         max_bytes=1 << 30,
+    ),
+    StreamConfig(
+        name=subjects.STREAM_DEAD_LETTERS,
+        subjects=[subjects.ALL_DEAD_LETTERS],
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.OLD,
+        max_age=30 * DAY_S,
+        max_bytes=256 << 20,
+        # As long as an event may take to be delivered again after its accountant died.
+        duplicate_window=3600.0,
     ),
 )
 BUCKETS = {

@@ -45,6 +45,19 @@ def test_only_ingress_says_how_a_request_ended(outcome: str):
     assert publishers(subjects.request("local", "m@1", outcome)) == {"ingress"}
 
 
+def test_only_the_accountant_closes_a_request_that_nobody_ended_and_the_deciders_hear_it():
+    subject = subjects.request("local", "m@1", subjects.LOST)
+    assert publishers(subject) == {"goodput_accountant"}
+    for service in ("slomax", "tokenpilot"):
+        assert any(matches(pattern, subject) for pattern in SUBSCRIBE[service])
+
+
+def test_only_the_accountant_writes_dead_letters_and_a_stream_keeps_them():
+    subject = subjects.dead_letter("local")
+    assert publishers(subject) == {"goodput_accountant"}
+    assert matches(subjects.ALL_DEAD_LETTERS, subject)
+
+
 def test_only_the_accountant_acknowledges_events_or_else_the_ledger_would_miss_them():
     assert publishers("$JS.ACK.REQUESTS.accountant.1.2.3.4.5") == {"goodput_accountant"}
     assert publishers("$JS.ACK.domain.hash.REQUESTS.accountant.1.2.3.4.5.6") == {"goodput_accountant"}
@@ -105,7 +118,16 @@ def test_a_service_hears_only_its_own_replies(service: str):
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_may_create_only_streams_that_tokenfleet_has(service: str):
-    ours = {"REQUESTS", "FLEET", "KV_instances", "KV_leases", "KV_tenants", "KV_policy", "KV_latency"}
+    ours = {
+        "REQUESTS",
+        "FLEET",
+        "DEAD_LETTERS",
+        "KV_instances",
+        "KV_leases",
+        "KV_tenants",
+        "KV_policy",
+        "KV_latency",
+    }
     created = {each.rpartition(".")[2] for each in PUBLISH[service] if ".STREAM.CREATE." in each}
     assert created <= ours
     assert not [each for each in PUBLISH[service] if re.search(r"STREAM\.(UPDATE|DELETE|PURGE|\*)", each)]
