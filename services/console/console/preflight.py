@@ -46,6 +46,15 @@ def free_port(host: str) -> int:
         return probe.getsockname()[1]
 
 
+def accepts(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
+
+
 def check_port(host: str, port: int) -> None:
     """Make sure that the API can listen.
 

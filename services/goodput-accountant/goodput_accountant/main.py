@@ -54,18 +54,13 @@ async def start(service: Service[AccountantSettings]) -> None:
         "ledger_rows_written": ingest.rows_written,
     }
     reports = Reports(ledger, settings.report_max_rows)
-    site = settings.site
-    await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
-    await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
-    windows = WindowPublisher(
-        ledger,
-        await service.broker(),
-        metrics,
-        service.clock,
-        site,
-        settings.goodput_window_s,
-    )
-    service.every(settings.goodput_window_s / 4, windows.publish)
+    broker = await service.broker()
+    for site in settings.fleet_sites:
+        # One ledger answers to every site, and each site's SLOMax steers by its own goodput.
+        await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
+        await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
+        windows = WindowPublisher(ledger, broker, metrics, service.clock, site, settings.goodput_window_s)
+        service.every(settings.goodput_window_s / 4, windows.publish)
     _watch_backlog(service, metrics)
 
 
