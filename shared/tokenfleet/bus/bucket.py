@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 RELIST_S = 15.0
 LIST_TIMEOUT_S = 5.0
+LOOK_AGAIN_S = 0.2
+"""After which it is known whether a compare-and-set that was heard of was granted."""
 OnChange = Callable[[str, bytes | None], None]
 
 
@@ -155,6 +157,8 @@ class Bucket:
             key = message.subject[len(self._prefix) :]
             changed.add(key)
             report(key, None if _is_gone(message) else message.data)
+            if _may_be_refused(message):
+                self._bus.spawn(self._look_again(key, report))
 
         async def relist() -> None:
             changed.clear()
@@ -168,6 +172,12 @@ class Bucket:
         await self._bus.subscribe_raw(f"{self._prefix}>", on_message)
         await relist()
         self._bus.spawn(self._relist_forever(relist))
+
+    async def _look_again(self, key: str, report: OnChange) -> None:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        with contextlib.suppress(NatsError, TimeoutError):  # else the next listing says it
+            found = await self.get(key)
+            report(key, found[0] if found else None)
 
     async def _relist_forever(self, relist: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -214,6 +224,12 @@ async def _own(js: JetStreamContext, name: str) -> KeyValue:
             return await js.create_key_value(BUCKETS[name])
         except JetStreamError as error:
             raise UnavailableError(f"KV bucket {name} cannot be set up: {error}") from error
+
+
+def _may_be_refused(message: Msg) -> bool:
+    # Whoever listens on the bucket's subjects hears a compare-and-set as it is asked; a mirror says only what it stored.
+    headers = message.headers or {}
+    return "Nats-Expected-Last-Subject-Sequence" in headers and "Nats-Stream" not in headers
 
 
 def _is_gone(message: Msg) -> bool:
