@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from console.embedded.exchange import EmbeddedExchange
 from console.embedded.nats import USERS, EmbeddedNats, NatsSite
 from console.process import ManagedProcess
+from console.sites.joined import until_joined
 from console.sites.options import parse_sites
 from console.sites.plan import LinksPlan, plan_ports
 from console.sites.relay import Link, LinkState, dial_port
@@ -84,7 +85,9 @@ async def linked_sites(folder: Path, sites: str = "A=0,B=0,C=0") -> AsyncIterato
             ):
                 processes[key] = ManagedProcess(spec, print)
                 await processes[key].start()
-        yield LinkedSites(options.names, servers, processes, links, passwords)
+        linked = LinkedSites(options.names, servers, processes, links, passwords)
+        await until_joined(linked.settings(options.names[0]))
+        yield linked
     finally:
         for process in reversed(list(processes.values())):
             await process.stop()

@@ -1,8 +1,6 @@
 """Sites joined by leaf nodes to their exchanges: what is said arrives once, and a cut loses and doubles nothing."""
 
 import asyncio
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +31,8 @@ async def sites(tmp_path: Path) -> AsyncIterator[LinkedSites]:
 
 @pytest.fixture
 async def buses(sites: LinkedSites) -> AsyncIterator[dict[str, Bus]]:
-    connected = {name: await sites.bus(name) for name in SITES}
+    # The home last: what it sources is there then, and it does not have to try again.
+    connected = {name: await sites.bus(name) for name in reversed(SITES)}
     await until(lambda: reach_each_other(connected))
     yield connected
     for bus in connected.values():
@@ -194,27 +193,3 @@ async def test_a_site_cut_off_goes_on_by_itself_and_rejoins_by_itself(
         return await stored(buses["A"]) == everything and await at_b.items() == {"acme": b"after"}
 
     await until(complete, 90.0)
-
-
-async def test_a_sites_nats_may_die_and_come_back(sites: LinkedSites, buses: dict[str, Bus]):
-    await buses["B"].publish_acked(*completed("B", 1))
-    pid = sites.processes["B"].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    await buses["A"].publish_acked(*completed("A", 1))
-    subject, note, event_id = completed("B", 2)
-
-    async def taken() -> bool:
-        try:
-            await buses["A"].publish_acked(subject, note, event_id, timeout_s=1.0)
-        except UnavailableError:
-            return False
-        return True
-
-    await until(taken)
-
-    async def complete() -> bool:
-        return (await stored(buses["A"])).total() == 3
-
-    await until(complete, 90.0)
-    assert (await stored(buses["B"])).total() == 2

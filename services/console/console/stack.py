@@ -92,6 +92,7 @@ class Stack:
         self._supervisor = Supervisor(report, self._write_record)
         self._postgres: EmbeddedPostgres | None = None
         self._record: RunRecord | None = None
+        self._port = 0
         self.fleet: Fleet
         """Makes more processes like those of this stack, for `supervisor`."""
 
@@ -151,23 +152,31 @@ class Stack:
             ConfigurationError: the options, this machine or another running stack do not allow it.
             UnavailableError: a server or a service does not come up. Nothing is left running.
         """
-        self._state.lock()
         try:
-            port = self._options.port or free_port(self._options.host)
-            check_port(self._options.host, port)
-            self._forget_dead_engines()
-            self._step("starting NATS and Postgres")
-            self._record = await self._start_servers(_url(self._options.host, port))
-            self._write_record()
-            if self._place is None or self._place.is_home:
-                self._step("registering the default tenant")
-                await self._register_key()
-            self._step("starting services and engines")
-            await self._start_fleet(port)
-            await self._until_ready()
+            await self.start_servers()
+            await self.start_services()
         except BaseException:
             await self.stop()
             raise
+
+    async def start_servers(self) -> None:
+        """The first half of a start: what `record` then tells how to reach. Raises as `start`."""
+        self._state.lock()
+        self._port = self._options.port or free_port(self._options.host)
+        check_port(self._options.host, self._port)
+        self._forget_dead_engines()
+        self._step("starting NATS and Postgres")
+        self._record = await self._start_servers(_url(self._options.host, self._port))
+        self._write_record()
+
+    async def start_services(self) -> None:
+        """The second half. Raises as `start`."""
+        if self._place is None or self._place.is_home:
+            self._step("registering the default tenant")
+            await self._register_key()
+        self._step("starting services and engines")
+        await self._start_fleet(self._port)
+        await self._until_ready()
 
     async def stop(self) -> None:
         """Stop everything in reverse order. Data and logs stay."""

@@ -359,6 +359,7 @@ class RequestDriver:
     def _headers(self, answer: EngineAnswer | None, instance: str | None) -> dict[str, str]:
         headers = {"x-request-id": self._life.request_id}
         if instance is not None:
+            headers["x-tokenfleet-site"] = self._life.site
             headers["x-tokenfleet-instance"] = instance
             headers["x-tokenfleet-pool"] = self._life.pool
             headers["x-tokenfleet-attempt"] = str(self._life.attempt)

@@ -62,25 +62,28 @@ class LinksPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_ports(options: SitesOptions) -> tuple[Mapping[str, ExchangePorts], LinksPlan]:
     """Free ports for the exchange of each site, and for the links."""
-    ports = {name: ExchangePorts(leaf=_port(), route=_port()) for name in options.names}
+    taken: set[int] = set()
+
+    def port() -> int:
+        found = free_port(HOST, taken)
+        taken.add(found)
+        return found
+
+    ports = {name: ExchangePorts(leaf=port(), route=port()) for name in options.names}
     links = tuple(
         LinkPlan(
             sites=pair,
             round_trip_s=spec.round_trip_s,
             bytes_per_s=spec.bytes_per_s,
-            route_port=_port(),
+            route_port=port(),
             route_to=ports[pair[0]].route,
-            proxy_ports={site: _port() for site in pair},
+            proxy_ports={site: port() for site in pair},
         )
         for pair, spec in options.links.items()
     )
-    return ports, LinksPlan(admin_port=_port(), links=links)
+    return ports, LinksPlan(admin_port=port(), links=links)
 
 
 def write_plan(path: Path, plan: LinksPlan) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
-
-
-def _port() -> int:
-    return free_port(HOST)

@@ -9,9 +9,11 @@ Below the state folder, `sites/NAME` is the state folder of each site.
 import asyncio
 import shutil
 import sys
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -19,9 +21,11 @@ from console.embedded.exchange import EmbeddedExchange
 from console.embedded.nats import USERS
 from console.embedded.postgres import EmbeddedPostgres
 from console.environment import child_environment
+from console.operator import operator_bus
 from console.options import StackOptions
 from console.preflight import accepts
 from console.process import ProcessSpec, Report
+from console.sites.joined import until_joined
 from console.sites.options import SiteShare, SitesOptions
 from console.sites.plan import HOST, ExchangePorts, LinksPlan, plan_ports, write_plan
 from console.stack import OnProgress, Progress, SitePlace, Stack
@@ -116,18 +120,20 @@ class SitesStack:
             )
             for share in self._sites.sites:
                 self.sites[share.name] = self._stack(share, exchanges[share.name].leaf_url)
-            # The home first: the others copy what is kept there.
-            await self._home.start()
-            async with asyncio.TaskGroup() as starting:
-                for name, stack in self.sites.items():
-                    if name != self._sites.names[0]:
-                        starting.create_task(stack.start())
+            others = [stack for stack in self.sites.values() if stack is not self._home]
+            await _all(stack.start_servers() for stack in self.sites.values())
+            # Their streams first, which the home sources; then the home's buckets, which they mirror. NATS tries again
+            # what it does not find, but only after half a minute.
+            for stack in others:
+                async with operator_bus(stack.record.client_settings()):
+                    pass
+            await until_joined(self._home.record.client_settings())
+            await self._home.start_services()
+            await _all(stack.start_services() for stack in others)
             self._started = True
             self._write_record()
-        except BaseException as error:
+        except BaseException:
             await self.stop()
-            if isinstance(error, BaseExceptionGroup):
-                raise error.exceptions[0] from error
             raise
 
     async def stop(self) -> None:
@@ -218,3 +224,13 @@ class SitesStack:
             links_url=self._links.admin_url,
         )
         self._state.write_run(record)
+
+
+async def _all(starting: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run them at once; the first error ends the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in starting:
+                group.create_task(each)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
