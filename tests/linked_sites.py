@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -29,19 +30,14 @@ class LinkedSites:
     links: dict[tuple[str, str], Link]
     passwords: dict[str, str]
 
-    def settings(self, site: str, user: str = "operator", **values: object) -> Settings:
+    def settings(self, site: str, user: str = "operator", **values: Any) -> Settings:
         """How a process of a site connects."""
-        return Settings(
-            site=site,
-            sites=self.names,
-            nats_url=self.servers[site].url,
-            nats_user=user,
-            nats_password=SecretStr(self.passwords[user]),
-            **values,  # pyright: ignore[reportArgumentType]
-        )
+        common: dict[str, Any] = {"site": site, "sites": self.names, "nats_url": self.servers[site].url}
+        password = SecretStr(self.passwords[user])
+        return Settings(**common | values, nats_user=user, nats_password=password)
 
-    async def bus(self, site: str, user: str = "operator") -> Bus:
-        return await Bus.connect(self.settings(site, user), "test")
+    async def bus(self, site: str, user: str = "operator", **values: Any) -> Bus:
+        return await Bus.connect(self.settings(site, user, **values), "test")
 
     def set_links(self, site: str, state: LinkState) -> None:
         """Cut a site off from every other, or join it."""

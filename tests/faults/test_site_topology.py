@@ -193,3 +193,27 @@ async def test_a_site_cut_off_goes_on_by_itself_and_rejoins_by_itself(
         return await stored(buses["A"]) == everything and await at_b.items() == {"acme": b"after"}
 
     await until(complete, 90.0)
+
+
+async def test_a_site_added_later_is_sourced_once_the_operator_has_been_at_home(sites: LinkedSites):
+    new, before = await sites.bus("C"), await sites.bus("A", sites=("A", "B"))
+    await new.publish_acked(*completed("C", 1))
+    assert await stored(before) == {}
+    home = await sites.bus("A")
+
+    async def sourced() -> bool:
+        return (await stored(home)).total() == 1
+
+    await until(sourced)
+    for bus in (new, before, home):
+        await bus.drain()
+
+
+async def test_a_site_that_has_tenants_of_its_own_is_told_before_it_joins(sites: LinkedSites):
+    alone = await sites.bus("B", sites=("B",))
+    await (await alone.bucket(subjects.BUCKET_TENANTS)).put("acme", b"")
+    joining = await sites.bus("B")
+    with pytest.raises(UnavailableError, match="before the site joined"):
+        await joining.bucket(subjects.BUCKET_TENANTS)
+    for bus in (alone, joining):
+        await bus.drain()

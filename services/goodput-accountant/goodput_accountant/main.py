@@ -34,8 +34,17 @@ def main() -> None:
 
 
 async def start(service: Service[AccountantSettings]) -> None:
-    """Bring the schema up to date, then take in events, answer reports and publish windows."""
+    """Bring the schema up to date, then take in events, answer reports and publish windows.
+
+    Raises:
+        ConfigurationError: this is not the fleet's home site.
+    """
     settings = service.settings
+    if settings.site != settings.fleet_sites[0]:
+        raise ConfigurationError(
+            f"The ledger is kept at the fleet's home site, {settings.fleet_sites[0]}, which sources the events of this "
+            f"one, {settings.site}. Run the accountant there."
+        )
     ledger = await _open_ledger(service)
     metrics = Metrics(service.observability.meter)
     ingest = Ingest(ledger, metrics, service.observability, service.clock)
