@@ -32,8 +32,8 @@ $(STAMP): requirements.lock pyproject.toml shared/pyproject.toml $(wildcard serv
 demo: $(STAMP)  ## Replay a real trace through the whole fleet, next to round robin
 	@$(BIN)/tokenfleet demo
 
-up: $(STAMP)  ## Start the whole stack and stay up (Ctrl-C stops all of it)
-	@$(BIN)/tokenfleet up
+up: $(STAMP)  ## Start the whole stack and stay up (Ctrl-C stops all of it); SITES=3: three sites
+	@$(BIN)/tokenfleet up $(if $(SITES),--sites $(SITES))
 
 test: $(STAMP) lint types  ## Lint, type-check and run all tests (real NATS and Postgres, embedded)
 	@$(BIN)/pytest

@@ -39,8 +39,17 @@ def main() -> None:
 
 
 async def start(service: Service[AccountantSettings]) -> None:
-    """Bring the schema up to date, then take in events, answer reports and publish windows."""
+    """Bring the schema up to date, then take in events, answer reports and publish windows.
+
+    Raises:
+        ConfigurationError: this is not the fleet's home site.
+    """
     settings = service.settings
+    if settings.site != settings.fleet_sites[0]:
+        raise ConfigurationError(
+            f"The ledger is kept at the fleet's home site, {settings.fleet_sites[0]}, which sources the events of this "
+            f"one, {settings.site}. Run the accountant there."
+        )
     ledger = await _open_ledger(service)
     metrics = Metrics(service.observability.meter)
     dead_letters = DeadLetters(service.bus, metrics, service.clock, settings.site)
@@ -73,19 +82,14 @@ async def start(service: Service[AccountantSettings]) -> None:
     await policy.watch(service.bus)
     reports = Reports(ledger, settings.report_max_rows, lambda: policy.current.gpu_hour_prices)
     pages = RowPages(ledger)
-    site = settings.site
-    await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
-    await service.bus.serve(subjects.ledger_rows(site), RowsRequest, pages.answer, queue=QUEUE)
-    await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
-    windows = WindowPublisher(
-        ledger,
-        await service.broker(),
-        metrics,
-        service.clock,
-        site,
-        settings.goodput_window_s,
-    )
-    service.every(settings.goodput_window_s / 4, windows.publish)
+    broker = await service.broker()
+    for site in settings.fleet_sites:
+        # One ledger answers to every site, and each site's SLOMax steers by its own goodput.
+        await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
+        await service.bus.serve(subjects.ledger_rows(site), RowsRequest, pages.answer, queue=QUEUE)
+        await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
+        windows = WindowPublisher(ledger, broker, metrics, service.clock, site, settings.goodput_window_s)
+        service.every(settings.goodput_window_s / 4, windows.publish)
     _watch_backlog(service, metrics)
 
 

@@ -242,7 +242,7 @@ class Sweeper:
         courses: dict[str, Course] = defaultdict(Course)
         wanted = {each.request_id for each in asked}
         from_ns = max(0, min(each.time_ns for each in asked) - CLOCK_MARGIN_NS)
-        reading = self._bus.read_stored(STREAM, subjects.REQUESTS_STREAM_SUBJECTS, from_ns)
+        reading = self._bus.read_stored(STREAM, [subjects.ALL_REQUESTS], from_ns)
         async with aclosing(reading) as stored_events:
             async for stored in stored_events:
                 request_id = _request_id(stored)

@@ -19,15 +19,14 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import StreamConfig
 from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError, BucketNotFoundError
-from nats.js.errors import Error as JetStreamError
+from nats.js.errors import BadRequestError
 
-from tokenfleet.bus.bucket import Bucket
+from tokenfleet.bus.bucket import Bucket, open_bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
 from tokenfleet.bus.publisher import PublishWindow
 from tokenfleet.bus.reader import FromSequence, FromTime, Stored, StreamState, read_stored, stream_state
-from tokenfleet.bus.storage import BUCKETS, STREAMS
+from tokenfleet.bus.storage import streams
 from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
 from tokenfleet.settings import Settings
 
@@ -63,8 +62,10 @@ Unsubscribe = Callable[[], Awaitable[None]]
 class Bus:
     """Use `Bus.connect`; `drain` before leaving."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, site: str, sites: Sequence[str]) -> None:
         self._client = client
+        self._site = site
+        self._sites = sites
         self._window = PublishWindow(client)
         self._background: set[asyncio.Task[Any]] = set()
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -81,7 +82,7 @@ class Bus:
             UnavailableError: no server answers within about ten seconds, or it refuses the credentials.
         """
         client = Client()
-        bus = cls(client)
+        bus = cls(client, settings.site, settings.fleet_sites)
         user = settings.nats_user
         options: dict[str, Any] = {
             "name": name,
@@ -131,7 +132,7 @@ class Bus:
 
     async def _ensure_streams(self, *, may_change: bool) -> None:
         js = self._client.jetstream()
-        for config in STREAMS:
+        for config in streams(self._site, self._sites):
             try:
                 await _ensure_stream(js, config, may_change)
             except (NatsError, TimeoutError) as error:
@@ -337,16 +338,12 @@ class Bus:
         return read_stored(self._client, stream, filters, FromSequence(sequence + 1), batch)
 
     async def bucket(self, name: str) -> Bucket:
-        """A KV bucket named in `subjects`, created when missing."""
-        js = self._client.jetstream()
-        try:
-            kv = await js.key_value(name)
-        except BucketNotFoundError:
-            try:
-                kv = await js.create_key_value(BUCKETS[name])
-            except JetStreamError as error:
-                raise UnavailableError(f"KV bucket {name} cannot be set up: {error}") from error
-        return Bucket(self, js, name, kv)
+        """A KV bucket named in `subjects`, created when missing.
+
+        Raises:
+            UnavailableError: it cannot be set up, or is of another kind than this site should have.
+        """
+        return await open_bucket(self, self._client.jetstream(), name, self._site, self._sites[0])
 
     async def flush(self) -> None:
         """Return when the server has taken everything published so far."""

@@ -86,7 +86,7 @@ def test_only_those_who_judge_tenants_or_record_what_they_were_promised_hear_the
 def test_only_the_collector_records_the_situation_and_the_fleet_stream_keeps_it():
     subject = subjects.situation("local")
     assert publishers(subject) == {"telemetry_collector"}
-    assert any(matches(pattern, subject) for pattern in subjects.FLEET_STREAM_SUBJECTS)
+    assert any(matches(pattern, subject) for pattern in subjects.fleet_stream("local"))
 
 
 def test_only_slomax_queues_admits_and_says_what_its_feedback_changed():
@@ -101,13 +101,20 @@ def test_a_standby_hears_what_the_deciding_slomax_answers(event: str):
     assert any(matches(pattern, answer) for pattern in SUBSCRIBE["slomax"])
 
 
+@pytest.mark.parametrize("service", ["slomax", "tokenpilot"])
+def test_a_decider_hears_every_way_in_which_a_request_ends(service: str):
+    for outcome in (*subjects.OUTCOMES, subjects.LOST):
+        ended = subjects.request("local", "m@1", outcome)
+        assert any(matches(pattern, ended) for pattern in SUBSCRIBE[service])
+
+
 def test_slomax_hears_the_goodput_that_it_steers_by():
     assert any(matches(pattern, subjects.goodput("local", "m@1")) for pattern in SUBSCRIBE["slomax"])
 
 
 def test_what_feedback_changed_is_recorded():
     assert any(
-        matches(pattern, subjects.control("local", "m@1")) for pattern in subjects.FLEET_STREAM_SUBJECTS
+        matches(pattern, subjects.control("local", "m@1")) for pattern in subjects.fleet_stream("local")
     )
 
 
