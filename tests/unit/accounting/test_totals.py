@@ -62,7 +62,7 @@ def test_each_cause_of_waste_has_its_tokens_and_gpu_time() -> None:
         account(ended("good", retried_input_tokens=70, retried_output_tokens=3, retried_gpu_s=0.1, **gpu)),
         account(ended("late", ttft_s=9.0, **gpu)),
         account(ended("gone", outcome="cancelled", output_tokens=7, **gpu)),
-        account(ended("silent", outcome="lost", output_tokens=0, reused_tokens=0, ttft_s=None, tpot_s=None)),
+        account(ended("silent", outcome="lost", output_tokens=0, reused_tokens=0, ttft_s=0.5, tpot_s=None)),
         account(ended("refused", outcome="rejected", admitted=False, instance=None, output_tokens=0)),
     ]
     totals = Totals.of(rows)
