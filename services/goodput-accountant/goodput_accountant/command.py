@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from goodput_accountant.retention_command import retention
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.ledger import Report, ReportRequest, Summary
@@ -47,6 +48,9 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], float | None], str], ...] = (
 @click.group()
 def ledger() -> None:
     """What requests were worth: reports from the ledger."""
+
+
+ledger.add_command(retention)
 
 
 @ledger.command()
