@@ -9,7 +9,7 @@ VLLM := .tools/vllm
 VLLM_STAMP := $(VLLM)/.installed
 VLLM_VERSION := 0.32.0
 
-.PHONY: help setup demo up test test-all lint format types lock docs bench bars dynamo test-audit test-engine lock-engine clean
+.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bars dynamo test-audit test-engine lock-engine clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ format: $(STAMP)  ## Format and fix what can be fixed
 
 bench: $(STAMP)  ## Benchmarks: comparisons made in one run
 	@$(BIN)/pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,ops
+
+bench-ledger: $(STAMP)  ## Ask a ledger of ten million rows what people ask, in real Postgres (half an hour, 12 GB)
+	@TOKENFLEET_BENCH_LEDGER=10000000 $(BIN)/pytest tests/benchmarks/test_ledger_questions.py
 
 dynamo: $(STAMP)  ## Install NVIDIA Dynamo's replay beside the product (for `tokenfleet lab trust dynamo`)
 	@$(BIN)/tokenfleet lab trust dynamo --install

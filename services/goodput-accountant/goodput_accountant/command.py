@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from goodput_accountant.dead_letters_command import dead_letters
+from goodput_accountant.retention_command import retention
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.ledger import Report, ReportRequest, Summary
@@ -51,6 +52,9 @@ def ledger() -> None:
 
 
 ledger.add_command(dead_letters)
+
+
+ledger.add_command(retention)
 
 
 @ledger.command()

@@ -32,7 +32,7 @@ ADD_DAYS = f"""
 INSERT INTO ledger_days (day, rows, head) SELECT day, 0, '\\x{START.hex()}'::bytea FROM unnest($1::date[]) AS day ORDER BY day
 ON CONFLICT DO NOTHING RETURNING day
 """  # noqa: S608
-HOLD_DAYS = "SELECT day, rows, head FROM ledger_days WHERE day = ANY($1::date[]) ORDER BY day FOR UPDATE"
+HOLD_DAYS = "SELECT day, rows, head, dropped_rows FROM ledger_days WHERE day = ANY($1::date[]) ORDER BY day FOR UPDATE"
 KEEP_PARTITIONS = "LOCK TABLE ONLY ledger IN ACCESS SHARE MODE"
 MOVE_DAY = "UPDATE ledger_days SET rows = $2, head = $3 WHERE day = $1"
 THERE = """
@@ -245,10 +245,12 @@ async def _append_rows(connection: Any, rows: Sequence[LedgerRow]) -> frozenset[
     span = timestamp(first), timestamp(last), SAME_REQUEST
     there = {tuple(record) for record in await connection.fetch(THERE, wanted, *span)}
     records: list[tuple[Any, ...]] = []
-    for day, count, head in heads:
+    for day, count, head, dropped in heads:
         new = [row for row in days[day] if (row.request_id, row.revision) not in there]
         if not new:
             continue
+        if count and count == dropped:
+            await _create_partition(connection, day)
         hashes = link(head, map(canonical_row, new))
         records += [
             _record(row, count + place, hash_)
@@ -262,9 +264,14 @@ async def _append_rows(connection: Any, rows: Sequence[LedgerRow]) -> frozenset[
 
 async def _create_partition(connection: Any, day: date) -> None:
     await connection.execute(
-        f"CREATE TABLE ledger_{day:%Y%m%d} PARTITION OF ledger "
+        f"CREATE TABLE {partition_of(day)} PARTITION OF ledger "
         f"FOR VALUES FROM ('{day} 00:00:00+00') TO ('{day + timedelta(days=1)} 00:00:00+00')"
     )
+
+
+def partition_of(day: date) -> str:
+    """The name of the table that has the rows of a day."""
+    return f"ledger_{day:%Y%m%d}"
 
 
 def _record(row: LedgerRow, sequence: int, chain_hash: bytes) -> tuple[Any, ...]:

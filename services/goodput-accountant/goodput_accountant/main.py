@@ -11,6 +11,8 @@ from goodput_accountant.ledger import AWAY, Ledger
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.migrations import migrate
 from goodput_accountant.reports import Reports
+from goodput_accountant.retention import Retention
+from goodput_accountant.roller import Roller
 from goodput_accountant.rows import RowPages
 from goodput_accountant.settings import AccountantSettings
 from goodput_accountant.sweeper import Sweeper
@@ -28,6 +30,8 @@ CONSUMER_RETRY_S = 1.0
 BACKLOG_EVERY_S = 5.0
 SHORTEST_SWEEP_S = 0.5
 LONGEST_SWEEP_S = 30.0
+ROLL_EVERY_S = 1.0
+RETENTION_EVERY_S = 3_600.0
 
 # How a Postgres that is not there yet, or goes away during the migration, shows itself.
 AWAY_AT_START = (*AWAY, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
@@ -90,6 +94,8 @@ async def start(service: Service[AccountantSettings]) -> None:
         await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
         windows = WindowPublisher(ledger, broker, metrics, service.clock, site, settings.goodput_window_s)
         service.every(settings.goodput_window_s / 4, windows.publish)
+    service.every(ROLL_EVERY_S, Roller(ledger, service.clock).turn)
+    service.every(RETENTION_EVERY_S, Retention(ledger, service.clock, settings.ledger_keep_days).sweep)
     _watch_backlog(service, metrics)
 
 

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from tokenfleet.settings import Settings
 
 REPOSITORY_MIGRATIONS = Path(__file__).parents[3] / "infra" / "postgres" / "migrations"
+
+
+KEEP_DAYS = 400
+LEAST_KEEP_DAYS = 14
+"""The stream keeps events for seven days: a row must be there for as long as its event may come again."""
 
 
 class AccountantSettings(Settings):
@@ -22,4 +27,16 @@ class AccountantSettings(Settings):
         description="A request without an outcome so long after its deadline is closed as lost.",
     )
     goodput_window_s: float = Field(default=10.0, gt=0)
-    report_max_rows: int = Field(default=100_000, ge=1, description="A report over more rows is refused.")
+    report_max_rows: int = Field(
+        default=100_000, ge=1, description="A report that reads more rows is refused."
+    )
+    ledger_keep_days: int = Field(
+        default=KEEP_DAYS, ge=0, description="Rows are dropped so many days after their day; 0: never."
+    )
+
+    @field_validator("ledger_keep_days")
+    @classmethod
+    def _long_enough(cls, days: int) -> int:
+        if 0 < days < LEAST_KEEP_DAYS:
+            raise ValueError(f"must be 0 (for ever) or at least {LEAST_KEEP_DAYS}, not {days}")
+        return days

@@ -4,7 +4,7 @@ from alembic import op
 from sqlalchemy import text
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 
 STATEMENTS = (
     # Submitted longer ago than the bound for `lost`, and not in the ledger then: few.

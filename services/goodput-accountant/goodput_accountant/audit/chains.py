@@ -97,8 +97,13 @@ def _contradiction(record: Any) -> str:
     return ""
 
 
+def date_of(unix_ns: int) -> date:
+    """The day (UTC) of a moment."""
+    return date(1970, 1, 1) + timedelta(days=unix_ns // DAY_NS)
+
+
 def _day(unix_ns: int | None) -> date | None:
-    return None if unix_ns is None else date(1970, 1, 1) + timedelta(days=unix_ns // DAY_NS)
+    return None if unix_ns is None else date_of(unix_ns)
 
 
 def _midnight(day: date | None) -> datetime | None:

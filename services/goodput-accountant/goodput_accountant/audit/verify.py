@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
-from goodput_accountant.audit.chains import Chains
+from goodput_accountant.audit.chains import Chains, date_of
 from goodput_accountant.audit.differences import EVERYTHING, different
 from goodput_accountant.audit.options import moment
 from goodput_accountant.audit.scratch import Scratch, Unbookable
@@ -33,6 +33,7 @@ EDGE_NS = 60 * 10**9
 SETTLING_NS = 10 * 10**9
 """From files, an event must be in the ledger after so long."""
 LOOK_EVERY = 2_000
+DROPPED_DAYS = "SELECT day FROM ledger_days WHERE dropped_rows > 0"
 POLL_S = 0.2
 TERMINAL = frozenset((*subjects.OUTCOMES, subjects.LOST))
 
@@ -63,6 +64,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     unbookable_examples: Sequence[Unbookable]
     uncovered: int
     """Rows without an event that are not verifiable: the events of when they ended are not all there."""
+    dropped: int
+    """Events whose rows were dropped: only the chain's end is there to be checked."""
     notes: Sequence[str]
     """What the reader must know to judge this."""
 
@@ -151,7 +154,8 @@ async def _check(
     settled_sequence: int = EVERYTHING,
 ) -> Verdict:
     differences: list[Difference] = []
-    uncovered = 0
+    uncovered = dropped = 0
+    dropped_days = {record["day"] for record in await connection.fetch(DROPPED_DAYS)}
     progress("comparing rows", None)
     found = different(
         connection, window.from_ns, window.to_ns, settled_ns=settled_ns, settled_sequence=settled_sequence
@@ -159,8 +163,15 @@ async def _check(
     async for difference, ended_ns in found:
         if difference.kind == "unknown" and not covered(ended_ns, spans):
             uncovered += 1
+        elif difference.kind == "missing" and date_of(difference.submitted_ns) in dropped_days:
+            dropped += 1
         else:
             differences.append(difference)
+    if dropped:
+        notes.append(
+            f"dropped: the ledger no longer keeps the rows of {dropped:,} of these events, only roll-ups and the end of their "
+            "days' chains, from which later rows go on"
+        )
     chains = Chains(connection)
     breaks = [
         each
@@ -178,6 +189,7 @@ async def _check(
         unbookable=scratch.unbookable,
         unbookable_examples=scratch.unbookable_examples,
         uncovered=uncovered,
+        dropped=dropped,
         notes=notes,
     )
 

@@ -1,0 +1,61 @@
+"""Roll-ups of the ledger, how far each day is rolled up, and what retention leaves of the rows it drops."""
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+STATEMENTS = (
+    # Totals of the requests submitted in the `width_s` seconds from `start_at` on. Figures and histograms are the bytes
+    # of the accountant's `Totals` and `Histogram`; those of histograms are added up by joining them.
+    """
+    CREATE TABLE ledger_rollups (
+        width_s       integer NOT NULL,
+        start_at      timestamptz NOT NULL,
+        site          text NOT NULL,
+        pool          text NOT NULL,
+        tenant        text NOT NULL,
+        request_class text NOT NULL,
+        model         text NOT NULL,
+        figures       bytea NOT NULL,
+        ttft          bytea NOT NULL,
+        tpot          bytea NOT NULL,
+        e2e           bytea NOT NULL,
+        PRIMARY KEY (width_s, start_at, site, pool, tenant, request_class, model)
+    ) WITH (toast_tuple_target = 8160, fillfactor = 70)
+    """,
+    # A report reads thousands of these: they stay in their row, and uncompressed.
+    """
+    ALTER TABLE ledger_rollups
+        ALTER figures SET STORAGE EXTERNAL, ALTER ttft SET STORAGE EXTERNAL,
+        ALTER tpot SET STORAGE EXTERNAL, ALTER e2e SET STORAGE EXTERNAL
+    """,
+    # Apart from `ledger_days`, so that rolling up and appending never wait for each other. Who rolls a day up holds its row.
+    """
+    CREATE TABLE ledger_rolled (
+        day  date PRIMARY KEY,
+        -- Of the day's chain, this many rows from its beginning are in the roll-ups.
+        rows bigint NOT NULL DEFAULT 0,
+        -- Whether the narrowest roll-ups are kept, too.
+        fine boolean NOT NULL
+    )
+    """,
+    # A later row replaces one of revision 0 (`lost`), of which there are few: ingest pays nothing for the others.
+    "CREATE INDEX ledger_replaceable ON ledger (request_id) WHERE revision = 0",
+    # Rows that a later one may still replace, of days that were dropped: they must be taken out of the roll-ups then.
+    """
+    CREATE TABLE ledger_dropped_lost (
+        LIKE ledger,
+        PRIMARY KEY (submitted_at, request_id)
+    )
+    """,
+)
+
+
+def upgrade() -> None:
+    for statement in STATEMENTS:
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("The ledger's schema only moves forward; correct it with a new revision.")
