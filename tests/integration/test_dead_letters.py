@@ -22,7 +22,7 @@ from goodput_accountant.main import DURABLE
 from goodput_accountant.metrics import Metrics
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
-from tokenfleet.bus.storage import STREAMS
+from tokenfleet.bus.storage import streams
 from tokenfleet.contracts.dead_letters import DeadLetter
 from tokenfleet.contracts.ledger import LedgerEntries, LedgerLookup
 
@@ -71,7 +71,7 @@ def counted(reason: str) -> float:
 
 
 def test_the_stream_keeps_the_newest_for_a_month_within_its_bound():
-    [config] = [each for each in STREAMS if each.name == "DEAD_LETTERS"]
+    [config] = [each for each in streams(SITE, (SITE,)) if each.name == "DEAD_LETTERS"]
     assert (config.max_age, config.max_bytes, config.discard) == (
         30 * 86_400.0,
         256 * 2**20,

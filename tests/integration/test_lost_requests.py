@@ -226,12 +226,12 @@ async def test_a_true_outcome_after_all_replaces_lost_and_what_was_said_in_a_win
     async def on_window(message: Msg) -> None:
         windows.append(GoodputWindow.model_validate_json(message.data))
 
-    await world.operator.subscribe_raw(subjects.goodputs("windows"), on_window)
+    await world.operator.subscribe_raw(subjects.goodput(SITE, "windows@1"), on_window)
     publisher = WindowPublisher(
-        world.ledger, await world.service.broker(), world.metrics, world.clock, "windows", 10.0
+        world.ledger, await world.service.broker(), world.metrics, world.clock, SITE, 10.0
     )
-    asked = msgspec.structs.replace(submitted("revised"), site="windows")
-    facts = [msgspec.structs.replace(each, site="windows") for each in course(asked)]
+    asked = msgspec.structs.replace(submitted("revised"), pool="windows@1")
+    facts = [msgspec.structs.replace(each, pool="windows@1") for each in course(asked)]
     window_ns = 10 * 10**9
     start_ns = world.clock.unix_ns() // window_ns * window_ns
     world.clock.ahead_s += (start_ns + window_ns - world.clock.unix_ns()) / 1e9 + 0.5
@@ -248,7 +248,7 @@ async def test_a_true_outcome_after_all_replaces_lost_and_what_was_said_in_a_win
     assert (said.request_class, said.output_tokens) == ("interactive", 0)
 
     # Its ingress comes back: it had been answered, and says so now.
-    truth = outcome_of(asked, site="windows", time_ns=world.clock.unix_ns())
+    truth = outcome_of(asked, pool="windows@1", time_ns=world.clock.unix_ns())
     await world.publish(truth)
     await world.until_booked()
     row = await world.current("revised")
@@ -261,7 +261,7 @@ async def test_a_true_outcome_after_all_replaces_lost_and_what_was_said_in_a_win
     both = await world.fetch("SELECT revision FROM ledger WHERE request_id = 'revised' ORDER BY revision")
     assert [each["revision"] for each in both] == [0, 1]
     world.clock.ahead_s += 12
-    other = ended_request("other", site="windows", time_ns=truth.time_ns)
+    other = ended_request("other", pool="windows@1", time_ns=truth.time_ns)
     await world.publish(other)
     await world.until_booked()
     await publisher.publish()
