@@ -101,7 +101,7 @@ async def test_days_of_the_schema_before_are_rolled_up_and_go_on(postgres_dsn: s
     lost = ended(0, NOON_NS, event_id=lost_event_id("r0"), outcome="lost", reason="no_outcome", status=500)
     rows = [
         account(lost),
-        *(account(ended(number, NOON_NS + number % 3 * DAY_NS)) for number in range(1, 30)),
+        *(account(ended(number, NOON_NS + number % 3 * DAY_NS)) for number in range(101, 130)),
     ]
     try:
         await ledger.append(rows, [])
