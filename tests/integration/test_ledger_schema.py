@@ -14,7 +14,11 @@ from goodput_accountant.ledger import Ledger
 from goodput_accountant.migrations import migrate
 from goodput_accountant.policy.accounting import account
 from goodput_accountant.policy.chain import CANONICAL, START, canonical, link
+from goodput_accountant.policy.totals import Totals
+from goodput_accountant.roller import Roller
 from goodput_accountant.settings import REPOSITORY_MIGRATIONS
+from goodput_accountant.spans import read_wanted, span_totals
+from tokenfleet.clock import SystemClock
 from tokenfleet.contracts.ledger import ReportRequest
 from tokenfleet.contracts.requests import Ended, Objective, lost_event_id
 
@@ -123,6 +127,40 @@ async def test_dead_letters_of_the_schema_before_stay_readable(fresh_dsn: str, r
             kept = await connection.fetchval("SELECT reason FROM dead_letters_before_0005")
             assert kept == "not a valid Ended"
     finally:
+        await connection.close()
+
+
+async def test_days_of_the_schema_before_are_rolled_up_and_go_on(postgres_dsn: str) -> None:
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute("DROP SCHEMA public CASCADE; DROP SCHEMA batch CASCADE; CREATE SCHEMA public")
+    await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS, "0003")
+    ledger = await Ledger.open(postgres_dsn)
+    lost = ended(0, NOON_NS, event_id=lost_event_id("r0"), outcome="lost", reason="no_outcome", status=500)
+    rows = [
+        account(lost),
+        *(account(ended(number, NOON_NS + number % 3 * DAY_NS)) for number in range(101, 130)),
+    ]
+    try:
+        await ledger.append(rows)
+
+        await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS)
+
+        late = [account(ended(0, NOON_NS)), account(ended(130, NOON_NS))]
+        roller = Roller(ledger, SystemClock(), step_rows=4)
+        await roller.step()
+        await ledger.append(late)
+        while await roller.step():
+            pass
+        expected = Totals.of([*rows[1:], *late])
+        async with ledger.reading() as reading:
+            wanted = await read_wanted(reading, ReportRequest())
+            assert wanted is not None and all(day.rolled == day.rows for day in wanted.days)
+            groups = await span_totals(reading, ReportRequest(), wanted, 0)
+        assert groups is not None and Totals.sum(groups.values()) == expected
+        for day in range(3):
+            await chain_of(connection, datetime.date(2025, 12, 1) + datetime.timedelta(days=day))
+    finally:
+        await ledger.close()
         await connection.close()
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from goodput_accountant.ledger import Ledger, TooManyRowsError
 from goodput_accountant.policy.report import Part, Shape, build_report, report_of
-from goodput_accountant.policy.rollups import BUCKET_KEYS
+from goodput_accountant.policy.rollups import GROUP_KEYS
 from goodput_accountant.policy.totals import Totals
 from goodput_accountant.questions import BadQuestionError, check_report
 from goodput_accountant.spans import Groups, Wanted, read_wanted, span_totals
@@ -77,7 +77,7 @@ class Reports:
 
 def _needs_rows(request: ReportRequest) -> bool:
     by_name = request.client_request_id_prefix is not None or request.list_ids
-    return by_name or request.group_by not in BUCKET_KEYS
+    return by_name or request.group_by not in GROUP_KEYS
 
 
 def _check_kept(request: ReportRequest, wanted: Wanted) -> None:

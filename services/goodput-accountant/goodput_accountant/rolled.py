@@ -14,7 +14,7 @@ from goodput_accountant.ledger import EPOCH
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.chain import DAY_NS, FIELDS
 from goodput_accountant.policy.cover import US_PER_S, Piece, Span
-from goodput_accountant.policy.rollups import Bucket, Stored
+from goodput_accountant.policy.rollups import Group, Stored
 
 DAY_US = DAY_NS // 1000
 _FIELD_LIST = ", ".join(FIELDS)
@@ -25,11 +25,12 @@ FROM ledger_days AS d LEFT JOIN ledger_rolled AS r USING (day)
 WHERE ($1::date IS NULL OR day >= $1) AND ($2::date IS NULL OR day <= $2) ORDER BY day
 """
 BUCKETS = """
-SELECT r.width_s, extract(epoch FROM r.start_at)::bigint, r.site, r.pool, r.tenant, r.request_class, r.model,
-       r.figures, r.ttft, r.tpot, r.e2e
+SELECT site, pool, tenant, request_class, model, time_scale, min(first_ns), max(last_ns), string_agg(figures, ''::bytea),
+       string_agg(ttft, ''::bytea), string_agg(tpot, ''::bytea), string_agg(e2e, ''::bytea)
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS piece(width_s, begin_at, end_at)
 JOIN ledger_rollups AS r ON r.width_s = piece.width_s AND r.start_at >= piece.begin_at AND r.start_at < piece.end_at
 WHERE ($4::text IS NULL OR r.pool = $4) AND ($5::text IS NULL OR r.tenant = $5)
+GROUP BY site, pool, tenant, request_class, model, time_scale
 """
 # As the view `ledger_current` has it, at the moment that the chain was as long as $4.
 COUNTS = """
@@ -121,8 +122,8 @@ async def read_tail(
 
 async def read_buckets(
     connection: Any, pieces: Sequence[Piece], pool: str | None = None, tenant: str | None = None
-) -> list[tuple[Bucket, Stored]]:
-    """The roll-ups of some stretches of time."""
+) -> list[tuple[Group, Stored]]:
+    """The roll-ups of some stretches of time, those of each group joined."""
     records = await connection.fetch(
         BUCKETS,
         [piece.width_s for piece in pieces],
@@ -131,7 +132,7 @@ async def read_buckets(
         pool,
         tenant,
     )
-    return [(Bucket(*record[:7]), Stored(*record[7:])) for record in records]
+    return [(Group(*record[:6]), Stored(*record[6:])) for record in records]
 
 
 def as_row(record: Any) -> LedgerRow:

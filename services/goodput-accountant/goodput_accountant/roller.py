@@ -14,7 +14,7 @@ import msgspec
 from goodput_accountant.ledger import Ledger
 from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
 from goodput_accountant.policy.cover import DAY_S, FINE_S, HOUR_S
-from goodput_accountant.policy.rollups import Bucket, Stored, bucket_of, restored, rolled_up, stored
+from goodput_accountant.policy.rollups import Bucket, Group, Stored, bucket_of, restored, rolled_up, stored
 from goodput_accountant.policy.totals import Totals
 from goodput_accountant.rolled import COUNTS, Tail, read_tail, seconds
 from tokenfleet.clock import Clock
@@ -36,27 +36,27 @@ SELECT day, r.rows AS rolled, r.fine, d.rows, d.dropped_rows FROM ledger_rolled 
 WHERE r.rows < d.rows ORDER BY day DESC LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 """
 MOVE_DAY = "UPDATE ledger_rolled SET rows = $2 WHERE day = $1"
-_KEY = "width_s, start_at, site, pool, tenant, request_class, model"
+_KEY = "width_s, start_at, site, pool, tenant, request_class, model, time_scale"
 _KEYS = """
-unnest($1::int[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+unnest($1::int[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::float8[])
 """
 READ = f"""
-SELECT key.place, r.figures, r.ttft, r.tpot, r.e2e
+SELECT key.place, r.first_ns, r.last_ns, r.figures, r.ttft, r.tpot, r.e2e
 FROM {_KEYS} WITH ORDINALITY AS key({_KEY}, place) JOIN ledger_rollups AS r USING ({_KEY})
 """  # noqa: S608
-_FIGURES = "figures = excluded.figures, ttft = excluded.ttft, tpot = excluded.tpot, e2e = excluded.e2e"
+_FIGURES = "first_ns = excluded.first_ns, last_ns = excluded.last_ns, figures = excluded.figures, ttft = excluded.ttft, tpot = excluded.tpot, e2e = excluded.e2e"
 WRITE = f"""
-INSERT INTO ledger_rollups ({_KEY}, figures, ttft, tpot, e2e)
+INSERT INTO ledger_rollups ({_KEY}, first_ns, last_ns, figures, ttft, tpot, e2e)
 SELECT * FROM unnest($1::int[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-                     $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[])
+                     $8::float8[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[], $13::bytea[], $14::bytea[])
 ON CONFLICT ({_KEY}) DO UPDATE SET {_FIGURES}
 """  # noqa: S608
 FORGET = f"DELETE FROM ledger_rollups WHERE ({_KEY}) IN (SELECT * FROM {_KEYS})"  # noqa: S608
 SPANS = f"""
-SELECT time_scale, min(submitted_ns), max(ended_ns) FROM ledger AS one
+SELECT min(submitted_ns), max(ended_ns) FROM ledger AS one
 WHERE submitted_at >= $1 AND submitted_at < $2 AND sequence > $3 AND sequence <= $4
-  AND site = $5 AND pool = $6 AND tenant = $7 AND coalesce(request_class, '{UNCLASSIFIED}') = $8 AND model = $9 AND {COUNTS}
-GROUP BY time_scale
+  AND site = $5 AND pool = $6 AND tenant = $7 AND coalesce(request_class, '{UNCLASSIFIED}') = $8 AND model = $9
+  AND time_scale = $10 AND {COUNTS}
 """  # noqa: S608
 
 
@@ -125,7 +125,7 @@ def _sums(
 ) -> dict[Bucket, Totals]:
     new: dict[Bucket, Totals] = {}
     for key in keys:
-        totals = restored([old[key]]) if key in old else Totals()
+        totals = restored(old[key], key.group) if key in old else Totals()
         totals = totals + added[key] if key in added else totals
         new[key] = totals - removed[key] if key in removed else totals
     return new
@@ -140,20 +140,21 @@ def _narrower(
         for width_s in widths:
             key = bucket_of(row, width_s)
             first_ns, last_ns = new[key].spans[row.time_scale]
-            if row.submitted_ns <= first_ns or row.ended_ns >= last_ns:
+            if new[key].rows and (row.submitted_ns <= first_ns or row.ended_ns >= last_ns):
                 found.add(key)
     return found
 
 
 async def _spans(connection: Any, key: Bucket, upto: int) -> dict[float, tuple[int, int]]:
     bounds = seconds(key.start_s), seconds(key.start_s + key.width_s), 0, upto
-    records = await connection.fetch(SPANS, *bounds, *key[2:])
-    return {scale: (first_ns, last_ns) for scale, first_ns, last_ns in records}
+    first_ns, last_ns = await connection.fetchrow(SPANS, *bounds, *key.group)
+    return {key.group.time_scale: (first_ns, last_ns)}
 
 
 def _columns(keys: Sequence[Bucket]) -> tuple[list[Any], ...]:
     starts = [seconds(key.start_s) for key in keys]
-    return ([key.width_s for key in keys], starts, *([key[place] for key in keys] for place in range(2, 7)))
+    groups = ([key.group[place] for key in keys] for place in range(len(Group._fields)))
+    return ([key.width_s for key in keys], starts, *groups)
 
 
 def first_fine_day(today: date) -> date:

@@ -15,7 +15,7 @@ from goodput_accountant.ledger import REPORT_ROWS, TooManyRowsError
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.cover import DAY_S, HOUR_S, US_PER_S, Cover, Span, cover, within
 from goodput_accountant.policy.report import KEYS
-from goodput_accountant.policy.rollups import BUCKET_KEYS, Bucket, Stored, bucket_of, restored
+from goodput_accountant.policy.rollups import GROUP_KEYS, Group, Stored, bucket_of, restored
 from goodput_accountant.policy.totals import Totals
 from goodput_accountant.questions import BadQuestionError
 from goodput_accountant.rolled import DayState, as_row, moment, read_buckets, read_days, read_tail
@@ -143,16 +143,16 @@ def _check_kept(plan: Cover, wanted: Wanted) -> None:
 
 
 def _grouped(
-    buckets: Iterable[tuple[Bucket, Stored]],
+    rolled: Iterable[tuple[Group, Stored]],
     rows: Iterable[LedgerRow],
     gone: Iterable[LedgerRow],
     group_by: GroupBy,
 ) -> Groups:
-    parts: dict[Key, list[Stored]] = defaultdict(list)
-    key_of = BUCKET_KEYS[group_by]
-    for bucket, figures in buckets:
-        parts[bucket.request_class, key_of(bucket)].append(figures)
-    totals = {key: restored(stored) for key, stored in parts.items()}
+    parts: dict[Key, list[Totals]] = defaultdict(list)
+    key_of = GROUP_KEYS[group_by]
+    for group, figures in rolled:
+        parts[group.request_class, key_of(group)].append(restored(figures, group))
+    totals = {key: Totals.sum(part) for key, part in parts.items()}
     for key, more in _by_key(rows, group_by).items():
         totals[key] = totals[key] + more if key in totals else more
     for key, less in _by_key(gone, group_by).items():

@@ -6,8 +6,8 @@ revision = "0004"
 down_revision = "0003"
 
 STATEMENTS = (
-    # Totals of the requests submitted in the `width_s` seconds from `start_at` on. Figures and histograms are the bytes
-    # of the accountant's `Totals` and `Histogram`; those of histograms are added up by joining them.
+    # Totals of the requests submitted in the `width_s` seconds from `start_at` on. What the bytes are is said in the
+    # accountant's policy/rollups.py and policy/histograms.py; they add up by being joined.
     """
     CREATE TABLE ledger_rollups (
         width_s       integer NOT NULL,
@@ -17,11 +17,14 @@ STATEMENTS = (
         tenant        text NOT NULL,
         request_class text NOT NULL,
         model         text NOT NULL,
+        time_scale    double precision NOT NULL,
+        first_ns      bigint NOT NULL,
+        last_ns       bigint NOT NULL,
         figures       bytea NOT NULL,
         ttft          bytea NOT NULL,
         tpot          bytea NOT NULL,
         e2e           bytea NOT NULL,
-        PRIMARY KEY (width_s, start_at, site, pool, tenant, request_class, model)
+        PRIMARY KEY (width_s, start_at, site, pool, tenant, request_class, model, time_scale)
     ) WITH (toast_tuple_target = 8160, fillfactor = 70)
     """,
     # A report reads thousands of these: they stay in their row, and uncompressed.
