@@ -245,7 +245,7 @@ class RequestDriver:
 
     def _fall_back(self, step: FallBack) -> Step:
         request = self._life.request
-        choice = self._gateway.fall_back(request.model, request.version, step.excluded)
+        choice = self._gateway.fall_back(self.tenant, request.model, request.version, step.excluded)
         log.warning(
             "no decider answers; routing alone",
             request_id=self._life.request_id,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -141,16 +142,19 @@ class Gateway:
             return [subjects.pool_name(model, version)]
         return self.fleet.pools_of_model(model)
 
-    def ready_records(self, model: str, version: str | None) -> list[InstanceRecord]:
+    def ready_records(
+        self, model: str, version: str | None, sites: Sequence[str] | None = None
+    ) -> list[InstanceRecord]:
         """The registry records of a model's ready instances, of one pool: pools may differ in block size and tokens.
 
-        Another site's where this one has none.
+        Another site's where this one has none; of `sites` only, if given, for a prompt may be sent there to be tokenized.
         """
         now_s = self.clock.wall_s()
-        for pool in self.pools_of(model, version):
-            if ready := self.fleet.ready(pool, now_s):
-                return [view.record for view in ready]
-        return self.peers.ready(model, version, now_s)
+        if sites is None or self.settings.site in sites:
+            for pool in self.pools_of(model, version):
+                if ready := self.fleet.ready(pool, now_s):
+                    return [view.record for view in ready]
+        return self.peers.ready(model, version, now_s, sites)
 
     def record_of(self, site: str, instance: str) -> InstanceRecord | None:
         """The registry's record of an instance, here or at another site."""
@@ -159,8 +163,11 @@ class Gateway:
         view = self.fleet.get(instance)
         return view.record if view is not None else None
 
-    def fall_back(self, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
-        """The least-loaded ready instance by this ingress's own view of the fleet."""
+    def fall_back(self, tenant: str, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
+        """The least-loaded ready instance of this site, if the tenant may use it, by this ingress's own view."""
+        bound = self.tenants.by_name.get(tenant)
+        if bound is not None and bound.sites is not None and self.settings.site not in bound.sites:
+            return FellBack(None)
         now_s = self.clock.wall_s()
         ready = [view for pool in self.pools_of(model, version) for view in self.fleet.ready(pool, now_s)]
         chosen = least_loaded(ready, self.at_instance, excluded)

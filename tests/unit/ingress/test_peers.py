@@ -50,6 +50,12 @@ def test_only_instances_that_are_ready_and_of_the_version_are_offered(peers: Pee
     assert peers.ready("another", None, 1.0) == []
 
 
+def test_nothing_is_offered_where_a_request_may_not_go(peers: PeerSites):
+    model = at("B").model
+    assert {each.site for each in peers.ready(model, None, 1.0, ("C", "D"))} == {"C"}
+    assert peers.ready(model, None, 1.0, ("D",)) == []
+
+
 def test_what_is_older_than_the_last_word_of_a_site_is_ignored_unless_that_was_long_ago(peers: PeerSites):
     peers.apply(registry("B", time_ns=5), 0.0)
     peers.apply(registry("B", at("B"), time_ns=4), 1.0)

@@ -1,5 +1,7 @@
 """What the other sites of the fleet say of their instances. Pure; times are monotonic wall seconds."""
 
+from collections.abc import Sequence
+
 from tokenfleet.contracts.fleet import InstanceRecord, SiteRegistry
 
 SILENT_AFTER_S = 5.0
@@ -28,9 +30,14 @@ class PeerSites:
             return None
         return known[1].get(instance)
 
-    def ready(self, model: str, version: str | None, now_s: float) -> list[InstanceRecord]:
-        """A model's ready instances at the first site, by name, that has any; of one pool, the least by name."""
-        for site in sorted(self._sites):
+    def ready(
+        self, model: str, version: str | None, now_s: float, sites: Sequence[str] | None = None
+    ) -> list[InstanceRecord]:
+        """A model's ready instances at the first site, by name, that has any; of one pool, the least by name.
+
+        Of `sites` only, if given.
+        """
+        for site in sorted(self._sites if sites is None else self._sites.keys() & set(sites)):
             registry, records, heard_s = self._sites[site]
             if now_s - heard_s > SILENT_AFTER_S:
                 continue
