@@ -217,11 +217,12 @@ class Ledger:
             yield connection
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[Any]:
-        """A connection in a transaction of its own, committed at the end.
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A connection in a transaction that commits when the block ends well.
 
         Raises:
-            UnavailableError: Postgres is away, on entering or meanwhile.
+            UnavailableError: Postgres is away, full or shutting down.
+            RefusedError: of the content of what was to be written.
         """
         async with self._connection() as connection, connection.transaction():
             yield connection

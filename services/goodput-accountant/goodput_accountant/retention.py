@@ -97,7 +97,7 @@ class Retention:
 
     async def _blur(self, today: date) -> None:
         while True:
-            async with self._ledger.writing() as connection:
+            async with self._ledger.transaction() as connection:
                 days = [record["day"] for record in await connection.fetch(BLUR, first_fine_day(today))]
                 if not days:
                     return
@@ -111,7 +111,7 @@ class Retention:
         return [record["day"] for record in due]
 
     async def _drop(self, day: date) -> None:
-        async with self._ledger.writing() as connection:
+        async with self._ledger.transaction() as connection:
             try:
                 async with connection.transaction():
                     rows = await drop_day(connection, day)

@@ -92,7 +92,7 @@ class Roller:
             UnavailableError: Postgres is away; nothing is rolled up twice for it.
         """
         today = datetime.fromtimestamp(self._clock.unix_ns() / 1e9, UTC).date()
-        async with self._ledger.writing() as connection:
+        async with self._ledger.transaction() as connection:
             await connection.execute(ADD_DAYS, first_fine_day(today))
             day = await connection.fetchrow(HOLD_DAY)
             if day is None:
