@@ -24,6 +24,8 @@ SELECT day, d.rows, coalesce(r.rows, 0) AS rolled, coalesce(r.fine, true) AS fin
 FROM ledger_days AS d LEFT JOIN ledger_rolled AS r USING (day)
 WHERE ($1::date IS NULL OR day >= $1) AND ($2::date IS NULL OR day <= $2) ORDER BY day
 """
+# So that Postgres hashes them by group, which takes half as long as sorting them.
+ROOM = "SET LOCAL work_mem = '64MB'"
 BUCKETS = """
 SELECT site, pool, tenant, request_class, model, time_scale, min(first_ns), max(last_ns), string_agg(figures, ''::bytea),
        string_agg(ttft, ''::bytea), string_agg(tpot, ''::bytea), string_agg(e2e, ''::bytea)
@@ -124,6 +126,7 @@ async def read_buckets(
     connection: Any, pieces: Sequence[Piece], pool: str | None = None, tenant: str | None = None
 ) -> list[tuple[Group, Stored]]:
     """The roll-ups of some stretches of time, those of each group joined."""
+    await connection.execute(ROOM)
     records = await connection.fetch(
         BUCKETS,
         [piece.width_s for piece in pieces],

@@ -12,10 +12,18 @@ from typing import Any
 import msgspec
 
 from goodput_accountant.ledger import Ledger
-from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
+from goodput_accountant.policy.accounting import UNCLASSIFIED
 from goodput_accountant.policy.cover import DAY_S, FINE_S, HOUR_S
-from goodput_accountant.policy.rollups import Bucket, Group, Stored, bucket_of, restored, rolled_up, stored
-from goodput_accountant.policy.totals import Totals
+from goodput_accountant.policy.rollups import (
+    Bucket,
+    Group,
+    Stored,
+    compact,
+    joined,
+    restored,
+    rolled_up,
+    stored,
+)
 from goodput_accountant.rolled import COUNTS, Tail, read_tail, seconds
 from tokenfleet.clock import Clock
 from tokenfleet.errors import UnavailableError
@@ -102,50 +110,33 @@ async def _apply(connection: Any, tail: Tail, widths: Sequence[int], upto: int, 
     added = await asyncio.to_thread(rolled_up, tail.added, widths)
     removed = rolled_up(tail.removed, widths)
     keys = sorted({*added, *removed})
-    columns = _columns(keys)
-    old = {keys[record[0] - 1]: Stored(*record[1:]) for record in await connection.fetch(READ, *columns)}
-    new = await asyncio.to_thread(_sums, old, added, removed, keys)
-    if whole:
-        for key in _narrower(new, tail.removed, widths):
-            new[key] = msgspec.structs.replace(new[key], spans=await _spans(connection, key, upto))
-    empty = [key for key in keys if not new[key].rows]
-    if empty:
+    old = {
+        keys[record[0] - 1]: Stored(*record[1:]) for record in await connection.fetch(READ, *_columns(keys))
+    }
+    new = await asyncio.to_thread(_together, keys, old, added)
+    for key, gone in removed.items():
+        left = restored(new[key], key.group) - restored(gone, key.group)
+        if left.rows and whole:
+            left = msgspec.structs.replace(left, spans=await _spans(connection, key, upto))
+        if left.rows:
+            new[key] = stored(left)
+        else:
+            del new[key]
+    if empty := [key for key in keys if key not in new]:
         await connection.execute(FORGET, *_columns(empty))
-    kept = [key for key in keys if new[key].rows]
-    if kept:
-        figures = zip(*(stored(new[key]) for key in kept), strict=True)
-        await connection.execute(WRITE, *_columns(kept), *map(list, figures))
+    if new:
+        figures = zip(*new.values(), strict=True)
+        await connection.execute(WRITE, *_columns([*new]), *map(list, figures))
 
 
-def _sums(
-    old: Mapping[Bucket, Stored],
-    added: Mapping[Bucket, Totals],
-    removed: Mapping[Bucket, Totals],
-    keys: Iterable[Bucket],
-) -> dict[Bucket, Totals]:
-    new: dict[Bucket, Totals] = {}
-    for key in keys:
-        totals = restored(old[key], key.group) if key in old else Totals()
-        totals = totals + added[key] if key in added else totals
-        new[key] = totals - removed[key] if key in removed else totals
-    return new
-
-
-def _narrower(
-    new: Mapping[Bucket, Totals], removed: Iterable[LedgerRow], widths: Iterable[int]
-) -> set[Bucket]:
-    """Where a row that counts no more may have been the first submitted, or the last to end."""
-    found: set[Bucket] = set()
-    for row in removed:
-        for width_s in widths:
-            key = bucket_of(row, width_s)
-            first_ns, last_ns = new[key].spans[row.time_scale]
-            if new[key].rows and (row.submitted_ns <= first_ns or row.ended_ns >= last_ns):
-                found.add(key)
-    return found
+def _together(
+    keys: Iterable[Bucket], old: Mapping[Bucket, Stored], added: Mapping[Bucket, Stored]
+) -> dict[Bucket, Stored]:
+    return {key: compact(joined([part[key] for part in (old, added) if key in part])) for key in keys}
 
 
 async def _spans(connection: Any, key: Bucket, upto: int) -> dict[float, tuple[int, int]]:
+    """Read again: a row that counts no more may have been the first submitted, or the last to end."""
     bounds = seconds(key.start_s), seconds(key.start_s + key.width_s), 0, upto
     first_ns, last_ns = await connection.fetchrow(SPANS, *bounds, *key.group)
     return {key.group.time_scale: (first_ns, last_ns)}

@@ -79,10 +79,13 @@ class Histogram:
         left = self.counts[buckets]
         parts: list[bytes] = []
         while len(buckets):
-            taken = np.clip(left, -LARGEST_COUNT, LARGEST_COUNT)
+            fits = left.min() >= -LARGEST_COUNT and left.max() <= LARGEST_COUNT
+            taken = left if fits else np.clip(left, -LARGEST_COUNT, LARGEST_COUNT)
             records = np.empty(len(buckets), dtype=_RECORD)
             records["bucket"], records["count"] = buckets, taken
             parts.append(records.tobytes())
+            if fits:
+                break
             left = left - taken
             buckets, left = buckets[left != 0], left[left != 0]
         return b"".join(parts)

@@ -9,9 +9,11 @@ histograms: Postgres joins those of many roll-ups, and what arrives here are a f
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
 from goodput_accountant.policy.histograms import Histogram
@@ -52,6 +54,7 @@ FIGURES = (
 _PLACES = {name: place for place, name in enumerate(FIGURES)}
 _COUNT_PLACES = [(name, _PLACES[name]) for name in COUNTS]
 _VECTOR = np.dtype("<i8")
+_pack = Struct(f"<{len(FIGURES)}q").pack
 
 
 class Group(NamedTuple):
@@ -104,7 +107,7 @@ def bucket_of(row: LedgerRow, width_s: int) -> Bucket:
     return Bucket(width_s, start_s, group)
 
 
-def rolled_up(rows: Iterable[LedgerRow], widths: Sequence[int]) -> dict[Bucket, Totals]:
+def rolled_up(rows: Iterable[LedgerRow], widths: Sequence[int]) -> dict[Bucket, Stored]:
     """The totals of rows, in roll-ups of each width.
 
     Args:
@@ -114,15 +117,42 @@ def rolled_up(rows: Iterable[LedgerRow], widths: Sequence[int]) -> dict[Bucket, 
     grouped: dict[Bucket, list[LedgerRow]] = defaultdict(list)
     for row in rows:
         grouped[bucket_of(row, widths[-1])].append(row)
-    narrow = {bucket: Totals.of(group) for bucket, group in grouped.items()}
+    narrow = {bucket: stored(Totals.of(group)) for bucket, group in grouped.items()}
     buckets = dict(narrow)
     for width_s in widths[:-1]:
-        parts: dict[Bucket, list[Totals]] = defaultdict(list)
+        parts: dict[Bucket, list[Stored]] = defaultdict(list)
         for bucket, totals in narrow.items():
             start_s = bucket.start_s // width_s * width_s
             parts[Bucket(width_s, start_s, bucket.group)].append(totals)
-        buckets |= {bucket: Totals.sum(part) for bucket, part in parts.items()}
+        buckets |= {bucket: joined(part) for bucket, part in parts.items()}
     return buckets
+
+
+def joined(parts: Sequence[Stored]) -> Stored:
+    """At least one, of the same group, as one; what Postgres does with those that a report is about."""
+    if len(parts) == 1:
+        return parts[0]
+    return Stored(
+        min(part.first_ns for part in parts),
+        max(part.last_ns for part in parts),
+        b"".join([part.figures for part in parts]),
+        b"".join([part.ttft for part in parts]),
+        b"".join([part.tpot for part in parts]),
+        b"".join([part.e2e for part in parts]),
+    )
+
+
+def compact(kept: Stored) -> Stored:
+    """The same, in as few bytes as possible.
+
+    Raises:
+        ContractError: the bytes are no totals.
+    """
+    sums = _sums(kept.figures).astype(_VECTOR).tobytes()
+    if len(sums) == len(kept.figures):
+        return kept
+    histograms = (Histogram.from_bytes(data).to_bytes() for data in (kept.ttft, kept.tpot, kept.e2e))
+    return Stored(kept.first_ns, kept.last_ns, sums, *histograms)
 
 
 def stored(totals: Totals) -> Stored:
@@ -131,7 +161,7 @@ def stored(totals: Totals) -> Stored:
     Raises:
         KeyError: it has an outcome, a term or a cause of waste that has no place in `FIGURES`.
     """
-    vector = np.zeros(len(FIGURES), dtype=_VECTOR)
+    vector = [0] * len(FIGURES)
     for name, place in _COUNT_PLACES:
         vector[place] = getattr(totals, name)
     vector[_PLACES["gpu_us"]] = sum(totals.gpu_us.values())
@@ -144,7 +174,7 @@ def stored(totals: Totals) -> Stored:
             vector[_PLACES[f"waste.{cause}.{figure}"]] = getattr(waste, figure)
     histograms = (histogram.to_bytes() for histogram in (totals.ttft, totals.tpot, totals.e2e))
     [(first_ns, last_ns)] = totals.spans.values()
-    return Stored(first_ns, last_ns, vector.tobytes(), *histograms)
+    return Stored(first_ns, last_ns, _pack(*vector), *histograms)
 
 
 def restored(kept: Stored, group: Group) -> Totals:
@@ -174,6 +204,13 @@ def restored(kept: Stored, group: Group) -> Totals:
         tpot=Histogram.from_bytes(kept.tpot),
         e2e=Histogram.from_bytes(kept.e2e),
     )
+
+
+def _sums(figures: bytes) -> npt.NDArray[np.int64]:
+    width = len(FIGURES) * _VECTOR.itemsize
+    if not figures or len(figures) % width:
+        raise ContractError(f"{len(figures)} bytes are no figures of a roll-up: not a multiple of {width}")
+    return np.frombuffer(figures, dtype=_VECTOR).reshape(-1, len(FIGURES)).sum(axis=0)
 
 
 def _present(sums: Sequence[int], what: str, names: Iterable[str]) -> dict[str, int]:
