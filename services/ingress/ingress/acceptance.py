@@ -61,7 +61,7 @@ async def accept(
     refusal = _refusal(gateway, tenant, api.fields.model, ready=ready, internal=internal)
     account = PromptAccount(len(api.body) // CHARS_PER_TOKEN, b"")
     reservation: Reservation | None = None
-    if refusal is None:
+    if refusal is None and records:
         account = await gateway.prompts.account(api, records)
         gateway.metrics.tokenized(model, account.method)
         # Others may have come in while a long prompt was tokenized.
