@@ -138,3 +138,14 @@ def test_a_service_may_create_only_streams_that_tokenfleet_has(service: str):
     created = {each.rpartition(".")[2] for each in PUBLISH[service] if ".STREAM.CREATE." in each}
     assert created <= ours
     assert not [each for each in PUBLISH[service] if re.search(r"STREAM\.(UPDATE|DELETE|PURGE|\*)", each)]
+
+
+@pytest.mark.parametrize("subject", [subjects.ledger_report("local"), subjects.ledger_rows("local")])
+def test_the_ledger_is_asked_by_ingress_alone_and_answered_by_the_accountant(subject: str):
+    assert publishers(subject) == {"ingress"}
+    assert {user for user in SERVICES if subject in _heard(user)} == {"goodput_accountant"}
+
+
+def _heard(user: str) -> set[str]:
+    asked = (subjects.ledger_report("local"), subjects.ledger_rows("local"))
+    return {subject for subject in asked if any(matches(pattern, subject) for pattern in SUBSCRIBE[user])}
