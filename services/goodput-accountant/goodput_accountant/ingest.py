@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from goodput_accountant.ledger import Appended, DeadLetter, Ledger, RefusedError
+from goodput_accountant.ledger import YIELD_EVERY, Appended, DeadLetter, Ledger, RefusedError
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.policy.accounting import LedgerRow, account
 from goodput_accountant.policy.chain import day_of
@@ -50,7 +50,9 @@ class Ingest:
         started_s = self._clock.wall_s()
         entries: list[Entry] = []
         letters: list[DeadLetter] = []
-        for message in batch:
+        for number, message in enumerate(batch, 1):
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
             try:
                 entries.append(Entry(message, self._account(message)))
             except ContractError as error:
@@ -59,11 +61,11 @@ class Ingest:
         self._metrics.batch_took(self._clock.wall_s() - started_s)
 
     def _account(self, message: Fetched) -> LedgerRow:
+        if not self._observability.tracing:
+            return _row(message)
         attributes = {"messaging.destination.name": message.subject}
         with self._observability.span("ledger.account", message.headers, attributes):
-            row = account(decode(message.data, Ended))
-            day_of(row)  # a time that is not credible has no place in the ledger
-            return row
+            return _row(message)
 
     async def _write(self, entries: Sequence[Entry], letters: Sequence[DeadLetter]) -> None:
         rows = [entry.row for entry in entries]
@@ -102,6 +104,12 @@ class Ingest:
                 # The ledger has said so, once; the batch stays unacknowledged.
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, LONGEST_RETRY_S)
+
+
+def _row(message: Fetched) -> LedgerRow:
+    row = account(decode(message.data, Ended))
+    day_of(row)  # a time that is not credible has no place in the ledger
+    return row
 
 
 def _dead_letter(message: Fetched, reason: str) -> DeadLetter:
