@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import msgspec
 import pytest
-from accountants import POOL, SITE, accountant, ended_request
+from accountants import POOL, SITE, accountant, ended_request, publish
 from click.testing import CliRunner
 from conftest import NatsServer
 from nats.aio.msg import Msg
@@ -57,16 +57,6 @@ async def connected(nats_server: NatsServer, user: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.drain()
-
-
-async def publish(bus: Bus, events: Iterable[Ended], copy: str = "") -> None:
-    """Store terminal events; `copy` makes the stream take the same event again."""
-
-    async def one(event: Ended) -> None:
-        subject = subjects.request(event.site, event.pool, event.outcome)
-        await bus.publish_acked(subject, event, f"{event.event_id}{copy}")
-
-    await asyncio.gather(*(one(event) for event in events))
 
 
 async def rows_of(dsn: str, run: str) -> int:

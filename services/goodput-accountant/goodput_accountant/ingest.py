@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from goodput_accountant.dead_letters import DeadLetters
-from goodput_accountant.ledger import Appended, Ledger, RefusedError
+from goodput_accountant.ledger import YIELD_EVERY, Appended, Ledger, RefusedError
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.policy.accounting import LedgerRow, account
 from goodput_accountant.policy.chain import day_of
@@ -59,7 +59,9 @@ class Ingest:
         started_s = self._clock.wall_s()
         entries: list[Entry] = []
         letters: list[DeadLetter] = []
-        for message in batch:
+        for number, message in enumerate(batch, 1):
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
             try:
                 ended = decode(message.data, Ended)
             except ContractError as error:
@@ -75,11 +77,11 @@ class Ingest:
         return [letter.sequence for letter in left]
 
     def _account(self, message: Fetched, ended: Ended) -> LedgerRow:
+        if not self._observability.tracing:
+            return _row(ended)
         attributes = {"messaging.destination.name": message.subject}
         with self._observability.span("ledger.account", message.headers, attributes):
-            row = account(ended)
-            day_of(row)  # a time that is not credible has no place in the ledger
-            return row
+            return _row(ended)
 
     async def _write(self, entries: Sequence[Entry]) -> list[DeadLetter]:
         """Append rows; the letters of those that Postgres refuses, found by halving the batch until one stands alone."""
@@ -111,3 +113,9 @@ class Ingest:
         return self._dead_letters.letter(
             message.subject, message.sequence, message.data, reason, str(error).replace("\0", "\\0")
         )
+
+
+def _row(ended: Ended) -> LedgerRow:
+    row = account(ended)
+    day_of(row)  # a time that is not credible has no place in the ledger
+    return row

@@ -1,6 +1,6 @@
 """The accountant's instruments."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -40,13 +40,13 @@ class Metrics:
         new = {row.event_id: row for row in rows if row.event_id in event_ids}.values()
         counts: Counter[tuple[str, str, str]] = Counter()
         tokens: Counter[tuple[str, str, str]] = Counter()
-        for row in new:
-            group = row.request_class or UNCLASSIFIED, row.pool
-            counts[*group, row.outcome] += 1
-            tokens[*group, "good"] += row.good_output_tokens
-            tokens[*group, "neutral"] += row.neutral_output_tokens
-            tokens[*group, row.waste_cause or "neutral"] += row.wasted_output_tokens
-            tokens[*group, "retried"] += row.retried_output_tokens
+        for (row_class, pool, outcome, cause), group in _alike(new).items():
+            request_class = row_class or UNCLASSIFIED
+            counts[request_class, pool, outcome] += len(group)
+            tokens[request_class, pool, "good"] += sum(row.good_output_tokens for row in group)
+            tokens[request_class, pool, "neutral"] += sum(row.neutral_output_tokens for row in group)
+            tokens[request_class, pool, cause or "neutral"] += sum(row.wasted_output_tokens for row in group)
+            tokens[request_class, pool, "retried"] += sum(row.retried_output_tokens for row in group)
         for (request_class, pool, outcome), count in counts.items():
             self._rows.add(count, {**_group(request_class, pool), "tokenfleet.outcome": outcome})
         for (request_class, pool, worth), count in tokens.items():
@@ -77,6 +77,14 @@ class Metrics:
             callbacks=[observe],
             description="Events in the stream that the ledger has not acknowledged.",
         )
+
+
+def _alike(rows: Iterable[LedgerRow]) -> dict[tuple[str | None, str, str, str | None], list[LedgerRow]]:
+    """By class, pool, outcome and cause of waste: few groups of many rows."""
+    groups: dict[tuple[str | None, str, str, str | None], list[LedgerRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.request_class, row.pool, row.outcome, row.waste_cause].append(row)
+    return groups
 
 
 def _group(request_class: str, pool: str) -> dict[str, str]:

@@ -272,10 +272,18 @@ class Bus:
     # -- JetStream
 
     def consume(
-        self, stream: str, durable: str, filters: Sequence[str], handler: BatchHandler, *, batch: int = 500
+        self,
+        stream: str,
+        durable: str,
+        filters: Sequence[str],
+        handler: BatchHandler,
+        *,
+        batch: int = 500,
+        concurrency: int = 1,
     ) -> Coroutine[Any, Any, None]:
         """Pull from a durable consumer for ever, handling batches; spawn what this returns."""
-        return PullConsumer(self._client, stream, durable, filters, batch).run(handler)
+        consumer = PullConsumer(self._client, stream, durable, filters, batch, concurrency=concurrency)
+        return consumer.run(handler)
 
     async def consumer_backlog(self, stream: str, durable: str) -> int:
         """How many of a durable consumer's messages are not acknowledged yet, delivered or not.
