@@ -92,8 +92,8 @@ def ledger(postgres_dsn: str) -> str:
         await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS)
         ledger = await Ledger.open(postgres_dsn)
         # Out of order, as they may come.
-        await ledger.append(ROWS[::2], [])
-        await ledger.append(ROWS[1::2], [])
+        await ledger.append(ROWS[::2])
+        await ledger.append(ROWS[1::2])
         await ledger.close()
 
     asyncio.run(fill())
@@ -174,8 +174,8 @@ async def test_a_table_shows_waste_by_cause_what_was_lost_and_what_had_no_object
     lines = {cells[0]: cells[1:] for cells in map(_cells, table.splitlines()) if cells}
     assert lines["retried"] == ["1", "70", "3", "0.2"]
     assert lines["timed out"] == ["1", "500", "10", "2.0"]  # the one of the last table: the waste
-    assert lines["lost"] == ["1", "1,000", "0", "0.0"]
-    assert lines["all"] == ["3,070", "43", "8.2"]
+    assert lines["lost"] == ["1", "0", "0", "0.0"]
+    assert lines["all"] == ["2,070", "43", "8.2"]
     assert lines["without objective"][0] == "1"
     assert lines["their output tokens"][0] == "10"
     assert lines["TTFT over its limit"][0] == "1"
@@ -246,15 +246,21 @@ async def test_days_that_are_no_longer_kept_or_missing_are_named(
 ) -> None:
     commands = (("report",), ("export", "--out", str(tmp_path / "rows.csv")))
     await changed(ledger, "UPDATE ledger_days SET dropped_rows = rows WHERE day = '2026-05-04'")
-    for command in commands:
-        dropped = await tokenfleet("ledger", *command, *DAY)
-        assert dropped.exit_code == 1
-        assert "up to 2026-05-04 (UTC), are no longer kept row by row. Ask from 2026-05-05" in dropped.output
-    everything = await tokenfleet("ledger", "report", "--json")
-    assert everything.exit_code == 0
+    try:
+        export = await tokenfleet("ledger", *commands[1], *DAY)
+        assert export.exit_code == 1
+        assert "up to 2026-05-04 (UTC), are no longer kept row by row. Ask from 2026-05-05" in export.output
+        by_instance = await tokenfleet("ledger", "report", "--by", "instance", *DAY)
+        assert by_instance.exit_code == 1
+        assert "up to 2026-05-04 (UTC) are no longer kept, and this report needs rows" in by_instance.output
+        for span in (DAY, ()):
+            # Roll-ups stay.
+            report = await tokenfleet("ledger", "report", "--json", *span)
+            assert report.exit_code == 0
+    finally:
+        await changed(ledger, "UPDATE ledger_days SET dropped_rows = 0 WHERE day = '2026-05-04'")
     await changed(
         ledger,
-        "UPDATE ledger_days SET dropped_rows = 0 WHERE day = '2026-05-04'",
         "ALTER TABLE ledger DETACH PARTITION ledger_20260504",
         "ALTER TABLE ledger_20260504 RENAME TO taken_away",
     )
