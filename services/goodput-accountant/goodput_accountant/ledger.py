@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import structlog
 
-from goodput_accountant.kept import kept_days
+from goodput_accountant.kept import KeptDay, kept_days, summarise
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_row, day_of, link
 from tokenfleet.contracts.ledger import LedgerEntry, ReportRequest
@@ -215,6 +215,11 @@ class Ledger:
         ):
             await connection.execute(KEEP_PARTITIONS)
             yield connection
+
+    async def summarise(self, days: Sequence[KeptDay]) -> None:
+        """Let pages of these days be found fast (`kept.summarise`), unless Postgres is away."""
+        async with self._connection() as connection:
+            await summarise(connection, days)
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
