@@ -72,7 +72,10 @@ def reset(value: S, defaults: S, keys: Sequence[str]) -> S:
 
 def differences(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, tuple[Any, Any]]:
     """The settings in which two structs differ, with both values; None where one has no such setting."""
-    old, new = settings_of(before), settings_of(after)
+    old, new = (
+        {key: value for key, value in settings_of(struct).items() if value != {}}
+        for struct in (before, after)
+    )
     return {
         key: (old.get(key), new.get(key))
         for key in dict.fromkeys([*old, *new])
@@ -125,7 +128,7 @@ def _find(content: Any, path: Sequence[str]) -> Any:
 def _flat(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in content.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:  # an empty group is a setting of its own: nothing is in it
             found |= _flat(f"{prefix}{key}.", cast(dict[str, Any], value))
         else:
             found[f"{prefix}{key}"] = value

@@ -1,9 +1,11 @@
 """Which days of the ledger are still kept row by row, so that no answer leaves out in silence what is not."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import msgspec
 
 from goodput_accountant.questions import BadQuestionError
@@ -12,6 +14,12 @@ EPOCH_DAY = date(1970, 1, 1)
 DAYS = """
 SELECT day, rows, dropped_rows, to_regclass('ledger_' || to_char(day, 'YYYYMMDD')) IS NULL AS missing
 FROM ledger_days WHERE ($1::date IS NULL OR day >= $1) AND ($2::date IS NULL OR day <= $2) ORDER BY day
+"""
+
+SUMMARISE = """
+SELECT brin_summarize_new_values(inhrelid::regclass)
+FROM pg_inherits JOIN pg_index ON indexrelid = inhrelid
+WHERE inhparent = 'ledger_sequence'::regclass AND indrelid = ANY($1::regclass[])
 """
 
 
@@ -25,6 +33,10 @@ class KeptDay(msgspec.Struct, frozen=True):
     """The first so many of them are no longer kept."""
     missing: bool
     """Whether it has no partition."""
+
+    @property
+    def partition(self) -> str:
+        return f"ledger_{self.day:%Y%m%d}"
 
     @property
     def number(self) -> int:
@@ -65,6 +77,15 @@ async def kept_days(connection: Any, from_ns: int | None, to_ns: int | None) -> 
             f"{after} on."
         )
     return days
+
+
+async def summarise(connection: Any, days: Sequence[KeptDay]) -> None:
+    """Let the block-range indexes of days cover all their rows: Postgres has them do so only now and then, and what
+    they do not cover yet is read again by every page. Left out if somebody else is at the table for long."""
+    with suppress(asyncpg.LockNotAvailableError):
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+            await connection.execute(SUMMARISE, [day.partition for day in days if not day.missing])
 
 
 def _day(unix_ns: int) -> date:

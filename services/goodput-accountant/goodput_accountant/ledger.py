@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 import structlog
 
-from goodput_accountant.kept import kept_days
+from goodput_accountant.kept import KeptDay, kept_days, summarise
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_values, day_of, link
 from goodput_accountant.policy.windows import WindowRow
@@ -201,6 +201,11 @@ class Ledger:
         ):
             await connection.execute(KEEP_PARTITIONS)
             yield connection
+
+    async def summarise(self, days: Sequence[KeptDay]) -> None:
+        """Let pages of these days be found fast (`kept.summarise`), unless Postgres is away."""
+        async with self._connection() as connection:
+            await summarise(connection, days)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:

@@ -18,7 +18,7 @@ from tokenfleet.contracts.ledger import LedgerRows, RowCursor, RowKey, RowsReque
 
 LARGEST_PAGE_BYTES = 900_000
 LARGEST_PAGE_ROWS = 10_000
-WINDOW_ROWS = 2_000
+WINDOW_ROWS = 2_500
 LARGEST_WINDOW_ROWS = 50_000
 """Looked at at once when few of the rows match."""
 LONGEST_SCAN_ROWS = 200_000
@@ -27,12 +27,17 @@ MOST_OF_AN_ID = 20
 
 _FIELD_LIST = ", ".join(FIELDS)
 # Statements are built only from names of columns; every value is a parameter.
+# The rows that count, as in `ledger_current`, said so that Postgres looks for a correction only where there may be one.
 WINDOW = f"""
-SELECT sequence, {_FIELD_LIST} FROM ledger_current
+SELECT sequence, {_FIELD_LIST} FROM ledger AS one LEFT JOIN LATERAL (
+    SELECT true AS corrected FROM ledger AS later WHERE one.revision = 0 AND later.revision > 0
+      AND later.request_id = one.request_id AND later.submitted_at = one.submitted_at LIMIT 1
+) AS correction ON true
 WHERE submitted_at >= $1 AND submitted_at < $2 AND sequence > $3 AND sequence <= $4
   AND ($5::text IS NULL OR client_request_id LIKE $5)
   AND ($6::text IS NULL OR pool = $6)
   AND ($7::text IS NULL OR tenant = $7)
+  AND corrected IS NULL
 ORDER BY sequence
 """  # noqa: S608
 OF_AN_ID = f"""
@@ -64,6 +69,8 @@ class RowPages:
         check_text(request.client_request_id_prefix, request.pool, request.tenant, request.id)
         if not 1 <= request.limit <= LARGEST_PAGE_ROWS:
             raise BadQuestionError(f"A page has 1 to {LARGEST_PAGE_ROWS:,} rows, not {request.limit}.")
+        if request.id is None and request.after is None and request.after_row is None:
+            await self._ledger.summarise(await self._days(request))
         async with self._ledger.reading() as connection:
             if request.id is not None:
                 most = min(request.limit, MOST_OF_AN_ID)
@@ -74,6 +81,10 @@ class RowPages:
                 after = await _place_of(connection, request.after_row, request.tenant)
             days = await kept_days(connection, request.from_ns, request.to_ns)
             return await _page(connection, request, days, after)
+
+    async def _days(self, request: RowsRequest) -> list[KeptDay]:
+        async with self._ledger.reading() as connection:
+            return await kept_days(connection, request.from_ns, request.to_ns)
 
 
 async def _place_of(connection: Any, key: RowKey, tenant: str | None) -> RowCursor:

@@ -39,6 +39,7 @@ def test_each_pool_and_class_has_a_window_of_what_ended_in_it() -> None:
         account(ended("b", time_ns=BASE_NS + 1, ttft_s=9.0)),
         account(ended("c", time_ns=BASE_NS, request_class="batch", outcome="rejected", output_tokens=0)),
         account(ended("d", time_ns=BASE_NS, pool="mistral@2", request_class=None, objective=None)),
+        account(ended("e", time_ns=BASE_NS, outcome="lost", output_tokens=0, ttft_s=None, tpot_s=None)),
         account(ended("too early", time_ns=BASE_NS - 1)),
         account(ended("too late", time_ns=BASE_NS + WINDOW_NS)),
     ]
@@ -52,7 +53,8 @@ def test_each_pool_and_class_has_a_window_of_what_ended_in_it() -> None:
         ("mistral@2", "unclassified"),
     }
     interactive = windows["llama-70b@1", "interactive"]
-    assert (interactive.offered, interactive.completed, interactive.met) == (2, 2, 1)
+    assert (interactive.offered, interactive.completed, interactive.met) == (3, 2, 1)
+    assert interactive.lost == 1
     assert (interactive.output_tokens, interactive.good_tokens) == (200, 100)
     assert interactive.window_s == 10.0
     assert windows["llama-70b@1", "batch"].rejected == 1

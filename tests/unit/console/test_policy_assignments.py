@@ -2,7 +2,7 @@
 
 import pytest
 
-from console.assignments import assign, complete, differences, reset
+from console.assignments import assign, complete, differences, reset, settings_of
 from console.operator import apply, changed_tenant
 from tokenfleet.contracts.policy import ClassObjective, ClassShare, Policy, Tenant
 from tokenfleet.errors import PolicyError
@@ -161,3 +161,18 @@ def test_a_tenants_objective_begins_as_the_policys_and_null_gives_it_back():
 def test_a_wrong_setting_of_a_tenant_is_refused_and_named(assignment: str, complaint: str):
     with pytest.raises(PolicyError, match=complaint):
         changed_tenant(Tenant(tenant="acme"), [assignment], Policy())
+
+
+def test_prices_are_given_all_at_once_since_names_of_pools_have_dots():
+    changed = apply(Policy(), ['gpu_hour_prices={"llama-3.1@1.0": 9.8, "*": 2}'])
+    assert changed.gpu_hour_prices == {"llama-3.1@1.0": 9.8, "*": 2.0}
+    assert apply(changed, ["gpu_hour_prices.*=3"]).gpu_hour_prices["*"] == 3.0
+    assert settings_of(Policy())["gpu_hour_prices"] == {}
+    assert differences(Policy(), apply(Policy(), ["gpu_hour_prices.*=3"])) == {
+        "gpu_hour_prices.*": (None, 3.0)
+    }
+    assert reset(changed, Policy(), ["gpu_hour_prices"]) == Policy()
+    with pytest.raises(PolicyError, match=r"MODEL@VERSION"):
+        apply(Policy(), ['gpu_hour_prices={"llama": 1}'])
+    with pytest.raises(PolicyError, match="would not be valid"):
+        apply(Policy(), ["gpu_hour_prices.*=-1"])
