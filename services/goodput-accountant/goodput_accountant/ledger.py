@@ -174,7 +174,7 @@ class Ledger:
                 f"The report covers more than {max_rows:,} requests. Narrow it by time, run, pool or tenant, "
                 "or raise TOKENFLEET_REPORT_MAX_ROWS."
             )
-        return [_row(record) for record in records]
+        return list(map(as_row, records))
 
     async def lookup(self, wanted_id: str, max_rows: int) -> list[LedgerEntry]:
         """The latest requests that bear an id, ours or the client's.
@@ -200,7 +200,7 @@ class Ledger:
             await connection.execute(MOVE_CURSOR, site, end_ns)
             start_ns = max(claimed_to_ns, oldest_ns)
             records = await connection.fetch(ENDED_ROWS, timestamp(start_ns), timestamp(end_ns), site)
-        return Claim(start_ns=start_ns, rows=[_row(record) for record in records])
+        return Claim(start_ns=start_ns, rows=list(map(as_row, records)))
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
@@ -301,8 +301,11 @@ def _date(day: int) -> date:
     return EPOCH.date() + timedelta(days=day)
 
 
-def _row(record: "asyncpg.Record") -> LedgerRow:
-    return LedgerRow(**{**record, "missed": tuple(record["missed"])})
+def as_row(record: Sequence[Any]) -> LedgerRow:
+    """The row of a record with the columns of `FIELDS`, in that order."""
+    values = dict(zip(FIELDS, record, strict=True))
+    values["missed"] = tuple(values["missed"])
+    return LedgerRow(**values)
 
 
 def timestamp(unix_ns: int) -> datetime:
