@@ -9,10 +9,10 @@ VLLM := .tools/vllm
 VLLM_STAMP := $(VLLM)/.installed
 VLLM_VERSION := 0.32.0
 
-.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bars dynamo test-audit test-engine lock-engine clean
+.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bench-ledger-ingest bars dynamo test-audit test-engine lock-engine clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## Create .venv with the pinned dependencies and this workspace
 
@@ -32,8 +32,8 @@ $(STAMP): requirements.lock pyproject.toml shared/pyproject.toml $(wildcard serv
 demo: $(STAMP)  ## Replay a real trace through the whole fleet, next to round robin
 	@$(BIN)/tokenfleet demo
 
-up: $(STAMP)  ## Start the whole stack and stay up (Ctrl-C stops all of it)
-	@$(BIN)/tokenfleet up
+up: $(STAMP)  ## Start the whole stack and stay up (Ctrl-C stops all of it); SITES=3: three sites
+	@$(BIN)/tokenfleet up $(if $(SITES),--sites $(SITES))
 
 test: $(STAMP) lint types  ## Lint, type-check and run all tests (real NATS and Postgres, embedded)
 	@$(BIN)/pytest
@@ -55,6 +55,9 @@ bench: $(STAMP)  ## Benchmarks: comparisons made in one run
 
 bench-ledger: $(STAMP)  ## Ask a ledger of ten million rows what people ask, in real Postgres (half an hour, 12 GB)
 	@TOKENFLEET_BENCH_LEDGER=10000000 $(BIN)/pytest tests/benchmarks/test_ledger_questions.py
+
+bench-ledger-ingest: $(STAMP)  ## How fast accountants book events, beside COPY and INSERT alone (a few minutes)
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks.ledger_ingest
 
 dynamo: $(STAMP)  ## Install NVIDIA Dynamo's replay beside the product (for `tokenfleet lab trust dynamo`)
 	@$(BIN)/tokenfleet lab trust dynamo --install

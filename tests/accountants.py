@@ -1,8 +1,9 @@
 """An accountant in the test's own process, and requests for its ledger."""
 
+import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from conftest import NatsServer
@@ -10,6 +11,7 @@ from pydantic import SecretStr
 
 from goodput_accountant.main import start
 from goodput_accountant.settings import AccountantSettings
+from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.requests import Ended, Objective, terminal_event_id
 from tokenfleet.service import Service
@@ -47,6 +49,16 @@ def ended_request(request_id: str, **changes: Any) -> Ended:
         "tpot_s": 0.05,
     }
     return Ended(**(fields | changes))
+
+
+async def publish(bus: Bus, events: Iterable[Ended], copy: str = "") -> None:
+    """Store terminal events; `copy` makes the stream take the same event again."""
+
+    async def one(event: Ended) -> None:
+        subject = subjects.request(event.site, event.pool, event.outcome)
+        await bus.publish_acked(subject, event, f"{event.event_id}{copy}")
+
+    await asyncio.gather(*(one(event) for event in events))
 
 
 @contextlib.asynccontextmanager

@@ -100,7 +100,7 @@ def session_postgres(servers: Servers) -> Iterator[EmbeddedPostgres]:
 def nats_server(servers: Servers, session_nats_server: NatsServer) -> Iterator[NatsServer]:
     """A NATS server with JetStream and the production permissions, empty at the start of the module."""
     yield session_nats_server
-    servers.run(_delete_all_streams(session_nats_server))
+    servers.run(delete_all_streams(session_nats_server))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def postgres_dsn(servers: Servers, session_postgres: EmbeddedPostgres) -> Iterat
     servers.run(_execute(session_postgres.dsn(), f'DROP DATABASE "{database}" WITH (FORCE)'))
 
 
-async def _delete_all_streams(server: NatsServer) -> None:
+async def delete_all_streams(server: NatsServer) -> None:
     client = await nats.connect(
         server.url,
         user="operator",

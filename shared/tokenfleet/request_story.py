@@ -169,7 +169,7 @@ async def events_of(bus: Bus, sighting: Sighting, progress: Progress) -> list[Re
     events: list[Recorded] = []
     last_ns: int | None = None
     read = 0
-    async for stored in bus.read_stored(subjects.STREAM_REQUESTS, subjects.REQUESTS_STREAM_SUBJECTS, from_ns):
+    async for stored in bus.read_stored(subjects.STREAM_REQUESTS, [subjects.ALL_REQUESTS], from_ns):
         if last_ns is not None and stored.time_ns > last_ns:
             break
         read += 1

@@ -34,6 +34,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """User name and password of each service; empty when the NATS server asks for none."""
     postgres_dsn: str
     processes: tuple[ProcessRecord, ...] = ()
+    site_dirs: dict[str, str] = {}
+    """Of a stack of several sites: the state folder of each, which the same commands take. This record is of the first."""
+    links_url: str | None = None
+    """Where their links are shown and changed."""
 
     @property
     def api_key(self) -> str | None:

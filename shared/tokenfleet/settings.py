@@ -6,10 +6,10 @@ printed.
 
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tokenfleet.errors import ConfigurationError
 
@@ -23,6 +23,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
     site: str = "local"
+    sites: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Every site of the fleet, separated by commas; the first is its home."
+    )
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str | None = None
     nats_password: SecretStr | None = None
@@ -33,6 +36,22 @@ class Settings(BaseSettings):
     log_level: str = "info"
     block_secret: SecretStr = SecretStr(DEVELOPMENT_BLOCK_SECRET)
     replica: str = Field(default_factory=lambda: f"{os.uname().nodename}-{os.getpid()}")
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _split_sites(cls, value: Any) -> Any:
+        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _is_a_site_of_the_fleet(self) -> Self:
+        if self.sites and self.site not in self.sites:
+            raise ValueError(f"TOKENFLEET_SITE ({self.site}) is not one of TOKENFLEET_SITES")
+        return self
+
+    @property
+    def fleet_sites(self) -> tuple[str, ...]:
+        """Every site of the fleet, its home first: the one with the ledger, and where tenants and policy are kept."""
+        return self.sites or (self.site,)
 
     @model_validator(mode="before")
     @classmethod

@@ -5,12 +5,14 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.request.<pool>.<event>[.<ingress>]    a request's life (JSON)
     tf.v1.<site>.node.<instance>.state|kv              telemetry (MessagePack)
     tf.v1.<site>.node.<instance>.snapshot              request/reply: all cached blocks of an instance
+    tf.v1.<site>.registry                              its instances, for other sites' ingresses (MessagePack)
     tf.v1.<site>.capacity.<pool>                       roll-up, once a second
     tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
     tf.v1.<site>.situation                             instances, policy and tenants; kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
     tf.v1.<site>.control.<pool>                        what SLOMax changed by itself, and why; kept in FLEET
     tf.v1.<site>.ledger.report|rows|lookup             request/reply: a report; its rows; which requests bear an id
+    tf.v1.<site>.dead_letter                           events that the ledger cannot book, and why; kept in DEAD_LETTERS
     tf.v1.fleet.plan                                   where each model can run, and why
 
 Names that users choose (models, versions, sites, instances) go through `token`, which is reversible.
@@ -22,6 +24,7 @@ PREFIX = "tf.v1"
 
 STREAM_REQUESTS = "REQUESTS"
 STREAM_FLEET = "FLEET"
+STREAM_DEAD_LETTERS = "DEAD_LETTERS"
 
 BUCKET_INSTANCES = "instances"
 BUCKET_LEASES = "leases"
@@ -81,6 +84,11 @@ def nodes(site: str, kind: str) -> str:
     return f"{PREFIX}.{token(site)}.node.*.{kind}"
 
 
+def registry(site: str) -> str:
+    """Where a site tells the others which instances it has."""
+    return f"{PREFIX}.{token(site)}.registry"
+
+
 def capacity(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.capacity.{token(pool)}"
 
@@ -120,7 +128,12 @@ def ledger_lookup(site: str) -> str:
     return f"{PREFIX}.{token(site)}.ledger.lookup"
 
 
+def dead_letter(site: str) -> str:
+    return f"{PREFIX}.{token(site)}.dead_letter"
+
+
 PLAN = f"{PREFIX}.fleet.plan"
+ALL_REGISTRIES = f"{PREFIX}.*.registry"
 ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
 ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
 
@@ -128,9 +141,30 @@ ALL_SITUATIONS = f"{PREFIX}.*.situation"
 
 ALL_SUBMITTED = f"{PREFIX}.*.request.*.submitted"
 
-REQUESTS_STREAM_SUBJECTS = (f"{PREFIX}.*.request.>",)
-FLEET_STREAM_SUBJECTS = (f"{PREFIX}.*.history.*", f"{PREFIX}.*.control.*", ALL_SITUATIONS, PLAN)
+ALL_REQUESTS = f"{PREFIX}.*.request.>"
+ALL_DEAD_LETTERS = f"{PREFIX}.*.dead_letter"
 TERMINAL_SUBJECTS = tuple(f"{PREFIX}.*.request.*.{outcome}" for outcome in (*OUTCOMES, LOST))
+
+
+def requests_stream(site: str) -> tuple[str, ...]:
+    """What a site's REQUESTS stream takes: its own subjects only, since every site hears every other's."""
+    return (f"{PREFIX}.{token(site)}.request.>",)
+
+
+def fleet_stream(site: str) -> tuple[str, ...]:
+    """What a site's FLEET stream takes."""
+    own = f"{PREFIX}.{token(site)}"
+    return (f"{own}.history.*", f"{own}.control.*", f"{own}.situation", PLAN)
+
+
+def domain(site: str) -> str:
+    """The JetStream domain of a site's NATS."""
+    return token(site)
+
+
+def domain_api(site: str) -> str:
+    """Under which subject another site's JetStream is reached."""
+    return f"$JS.{domain(site)}.API"
 
 
 def instance_key(site: str, instance: str) -> str:

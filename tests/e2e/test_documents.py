@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", "docs/operations.md"]
-RUN_BY_OTHER_TESTS = ("up", "run", "demo")
-"""They stay up or take long: the stack under test is an `up`, fault tests `run`, and the demo is two replays. Real
+RUN_BY_OTHER_TESTS = ("up", "run", "demo", "links")
+"""They need several sites, stay up or take long: the stack under test is an `up`, fault tests `run`, and the demo is two replays. Real
 engines are started, with the flags that the documents show, by tests/engine."""
 
 

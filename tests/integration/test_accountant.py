@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import msgspec
 import pytest
-from accountants import POOL, SITE, accountant, ended_request
+from accountants import POOL, SITE, accountant, ended_request, publish
 from click.testing import CliRunner
 from conftest import NatsServer
 from nats.aio.msg import Msg
@@ -21,6 +21,8 @@ from structlog.testing import capture_logs
 from console.embedded.postgres import EmbeddedPostgres
 from console.process import ManagedProcess
 from goodput_accountant.command import ledger as ledger_command
+from goodput_accountant.dead_letters import DeadLetters
+from goodput_accountant.dead_letters_command import find
 from goodput_accountant.ingest import Ingest
 from goodput_accountant.ledger import Ledger
 from goodput_accountant.main import DURABLE
@@ -55,16 +57,6 @@ async def connected(nats_server: NatsServer, user: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.drain()
-
-
-async def publish(bus: Bus, events: Iterable[Ended], copy: str = "") -> None:
-    """Store terminal events; `copy` makes the stream take the same event again."""
-
-    async def one(event: Ended) -> None:
-        subject = subjects.request(event.site, event.pool, event.outcome)
-        await bus.publish_acked(subject, event, f"{event.event_id}{copy}")
-
-    await asyncio.gather(*(one(event) for event in events))
 
 
 async def rows_of(dsn: str, run: str) -> int:
@@ -120,9 +112,7 @@ async def test_duplicated_and_reordered_events_are_one_row_each(
     assert set(report.client_request_ids) == {f"dup-{number}" for number in range(300)}
 
 
-async def test_what_cannot_be_accounted_is_kept_with_its_reason_and_blocks_nothing(
-    nats_server: NatsServer, postgres_dsn: str
-) -> None:
+async def test_what_cannot_be_booked_blocks_nothing(nats_server: NatsServer, postgres_dsn: str) -> None:
     events = [ended("bad", number) for number in range(100)]
     # A NUL is valid JSON, and Postgres does not take it.
     events[70] = msgspec.structs.replace(events[70], reason="st\0op")
@@ -137,15 +127,14 @@ async def test_what_cannot_be_accounted_is_kept_with_its_reason_and_blocks_nothi
             await publish(ingress, [event])
         async with connected(nats_server, "operator") as operator:
             await until_written(postgres_dsn, operator, "bad", 97)
-    connection = await asyncpg.connect(postgres_dsn)
-    letters = await connection.fetch("SELECT reason, payload FROM dead_letters ORDER BY stream_sequence")
-    await connection.close()
-    assert [letter["payload"][:10] for letter in letters] == [b'{"event_id'] * 4
-    reasons = [letter["reason"] for letter in letters]
-    assert "not a valid Ended" in reasons[0]
-    assert "0x00" in reasons[1]
-    assert "output_tokens of request bad80 is not credible: -5" in reasons[2]
-    assert "int32" in reasons[3]
+            letters = (await find(operator, 0, 10)).letters[::-1]
+    assert [letter.payload[:10] for letter in letters] == [b'{"event_id'] * 4
+    by_reason = {letter.reason: letter.detail for letter in letters}
+    assert "not a valid Ended" in by_reason["malformed"]
+    assert "output_tokens of request bad80 is not credible: -5" in by_reason["not_credible"]
+    refused = [letter.detail for letter in letters if letter.reason == "refused_by_ledger"]
+    assert "0x00" in refused[0]
+    assert "int32" in refused[1]
 
 
 async def test_a_batch_delivered_again_after_its_commit_changes_nothing(
@@ -159,12 +148,14 @@ async def test_a_batch_delivered_again_after_its_commit_changes_nothing(
     ledger = await Ledger.open(postgres_dsn)
     bus = await Bus.connect(settings, "goodput-accountant")
     service = Service("goodput-accountant", settings, bus)
-    ingest = Ingest(ledger, Metrics(service.observability.meter), service.observability, service.clock)
+    metrics = Metrics(service.observability.meter)
+    dead_letters = DeadLetters(bus, metrics, service.clock, SITE)
+    ingest = Ingest(ledger, dead_letters, metrics, service.observability, service.clock)
     crashes = 0
 
     async def crash_after_commit_once(batch: Sequence[Fetched]) -> None:
         nonlocal crashes
-        await ingest(batch)
+        assert await ingest(batch) == []
         if not crashes:
             crashes += 1
             raise RuntimeError("killed between commit and acknowledgement")
@@ -256,7 +247,7 @@ async def test_each_closed_window_is_published_by_whichever_accountant_comes_fir
             ended("win", number, time_ns=time_ns, site=site)
             for number, (time_ns, site) in enumerate(zip(times, sites, strict=True))
         ]
-        await ledger.append([account(event) for event in events], [])
+        await ledger.append([account(event) for event in events])
         clock.now_ns = start_ns + 2 * window_ns + 1_500_000_000
         await asyncio.gather(one.publish(), other.publish())
         await asyncio.gather(one.publish(), other.publish())

@@ -104,7 +104,7 @@ async def test_a_requester_always_hears_back(bus: Bus):
 
 
 async def test_an_event_published_twice_is_stored_once(bus: Bus):
-    subject = subjects.request("test", "pool", "completed")
+    subject = subjects.request("local", "pool", "completed")
     assert not await bus.publish_acked(subject, Note(1), "event-1")
     assert await bus.publish_acked(subject, Note(1), "event-1")
 
@@ -115,7 +115,7 @@ async def test_a_publish_that_no_stream_takes_is_an_error(bus: Bus):
 
 
 async def test_a_batch_whose_handler_fails_is_delivered_again_and_nothing_is_skipped(bus: Bus):
-    subject = subjects.request("test2", "pool", "completed")
+    subject = subjects.request("local", "pool2", "completed")
     for number in range(50):
         await bus.publish_acked(subject, Note(number), f"batch-{number}")
     seen: list[int] = []
@@ -128,7 +128,7 @@ async def test_a_batch_whose_handler_fails_is_delivered_again_and_nothing_is_ski
             raise RuntimeError("before commit")
         seen.extend(msgspec.json.decode(message.data)["number"] for message in batch)
 
-    filters = [subjects.request("test2", "pool", "completed")]
+    filters = [subjects.request("local", "pool2", "completed")]
     bus.spawn(bus.consume(subjects.STREAM_REQUESTS, "test-batches", filters, handler, batch=20))
     await until(lambda: len(set(seen)) == 50)
     assert failures == 1
@@ -136,7 +136,7 @@ async def test_a_batch_whose_handler_fails_is_delivered_again_and_nothing_is_ski
 
 async def test_two_consumers_of_one_durable_share_the_work(bus: Bus, nats_server):
     other = await Bus.connect(nats_server.settings("operator"), "other")
-    subject = subjects.request("test3", "pool", "completed")
+    subject = subjects.request("local", "pool3", "completed")
     seen: dict[str, list[int]] = {"one": [], "two": []}
 
     def collect(name: str):

@@ -243,3 +243,13 @@ async def test_a_retry_that_nobody_waits_for_any_more_is_not_made(
         assert (status, body["error"]["code"]) == (504, "deadline")
         await asyncio.sleep(0.8)
         assert other.bodies == []
+
+
+async def test_without_deciders_a_tenant_of_other_sites_is_not_served_here(fleet: World):
+    """Law holds when ingress decides alone, too: the prompt goes to no engine of this site."""
+    engine = await fleet.add_engine("a")
+    await fleet.set_tenant(sites=("elsewhere",))
+    fleet.decide = None
+    status, body, _ = await post(fleet)
+    assert (status, body["error"]["code"]) == (503, "no_ready_instance")
+    assert not engine.bodies

@@ -1,7 +1,8 @@
 """The ledger's schema brought forward with data in it."""
 
 import datetime
-from collections.abc import Mapping
+import secrets
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import asyncpg
@@ -26,6 +27,18 @@ pytestmark = pytest.mark.integration
 NOON_NS = 1_764_590_400 * 10**9
 """2025-12-01 12:00 UTC."""
 DAY_NS = 86_400 * 10**9
+
+
+@pytest.fixture
+async def fresh_dsn(postgres_dsn: str) -> AsyncIterator[str]:
+    """A database that only one test uses."""
+    name = f"schema_{secrets.token_hex(6)}"
+    connection = await asyncpg.connect(postgres_dsn)
+    database = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f'CREATE DATABASE "{name}"')
+    yield postgres_dsn.replace(database, name)
+    await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    await connection.close()
 
 
 def ended(number: int, submitted_ns: int, **changes: Any) -> Ended:
@@ -84,11 +97,35 @@ async def test_rows_of_the_schema_before_are_chained_by_day_and_the_chain_goes_o
             assert sorted(kept, key=lambda row: row.request_id) == [
                 msgspec.structs.replace(row, **blank) for row in old
             ]
-            again = await ledger.append([old[0], account(ended(8, NOON_NS))], [])
+            again = await ledger.append([old[0], account(ended(8, NOON_NS))])
             assert again.event_ids == {"r8.end"}
         finally:
             await ledger.close()
         assert [row["row_schema"] for row in await chain_of(connection, first)] == [1, 1, 1, 2]
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+async def test_dead_letters_of_the_schema_before_stay_readable(fresh_dsn: str, rows: int) -> None:
+    await migrate(await asyncpg.connect(fresh_dsn), REPOSITORY_MIGRATIONS, "0003")
+    connection = await asyncpg.connect(fresh_dsn)
+    try:
+        for _ in range(rows):
+            await connection.execute(
+                "INSERT INTO dead_letters (stream_sequence, payload_sha256, subject, reason, payload) "
+                "VALUES (7, 'x', 'tf.v1.local.request.m.completed', 'not a valid Ended', '{')"
+            )
+        await migrate(await asyncpg.connect(fresh_dsn), REPOSITORY_MIGRATIONS)
+
+        async def has(table: str) -> bool:
+            return await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", table)
+
+        assert not await has("dead_letters")
+        assert await has("dead_letters_before_0005") is bool(rows)
+        if rows:
+            kept = await connection.fetchval("SELECT reason FROM dead_letters_before_0005")
+            assert kept == "not a valid Ended"
     finally:
         await connection.close()
 
@@ -104,14 +141,14 @@ async def test_days_of_the_schema_before_are_rolled_up_and_go_on(postgres_dsn: s
         *(account(ended(number, NOON_NS + number % 3 * DAY_NS)) for number in range(101, 130)),
     ]
     try:
-        await ledger.append(rows, [])
+        await ledger.append(rows)
 
         await migrate(await asyncpg.connect(postgres_dsn), REPOSITORY_MIGRATIONS)
 
         late = [account(ended(0, NOON_NS)), account(ended(130, NOON_NS))]
         roller = Roller(ledger, SystemClock(), step_rows=4)
         await roller.step()
-        await ledger.append(late, [])
+        await ledger.append(late)
         while await roller.step():
             pass
         expected = Totals.of([*rows[1:], *late])
@@ -144,7 +181,7 @@ async def test_a_true_outcome_that_arrives_after_all_replaces_lost_whatever_come
             )
             both = [account(lost), account(ended(number, NOON_NS))]
             for which in order:
-                await ledger.append([both[which]], [])
+                await ledger.append([both[which]])
             [row] = await ledger.report_rows(ReportRequest(client_request_id_prefix=f"run-{number}"), 10)
             assert (row.outcome, row.revision) == ("completed", 1)
     finally:

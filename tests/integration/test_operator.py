@@ -210,5 +210,5 @@ async def test_a_stream_of_an_older_version_is_brought_up_to_date_by_the_operato
     await service.drain()
     operator = await Bus.connect(nats_server.settings("operator"), "test")
     info = await js.stream_info(subjects.STREAM_FLEET)
-    assert set(info.config.subjects or ()) == set(subjects.FLEET_STREAM_SUBJECTS)
+    assert set(info.config.subjects or ()) == set(subjects.fleet_stream("local"))
     await operator.drain()

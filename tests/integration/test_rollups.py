@@ -164,7 +164,7 @@ async def test_roll_ups_of_any_prefix_and_the_rows_after_it_are_the_rows_that_co
     async with empty_ledger(postgres_dsn) as ledger:
         while rows:
             cut = dice.randrange(1, 120)
-            await ledger.append(rows[:cut], [])
+            await ledger.append(rows[:cut])
             rows = rows[cut:]
             roller = Roller(ledger, clock, step_rows=dice.randrange(1, 60))
             for _ in range(dice.randrange(6)):
@@ -192,7 +192,7 @@ async def test_several_accountants_roll_up_everything_once(postgres_dsn: str) ->
 
         async def appending() -> None:
             for start in range(0, len(rows), 60):
-                await ledger.append(rows[start : start + 60], [])
+                await ledger.append(rows[start : start + 60])
 
         await asyncio.gather(appending(), *map(rolling, rollers))
         await roll_up(ledger)
@@ -204,7 +204,7 @@ async def test_a_large_report_is_the_same_from_roll_ups_and_from_rows_but_for_it
 ) -> None:
     dice = random.Random(11)
     async with empty_ledger(postgres_dsn) as ledger:
-        await ledger.append([any_row(dice, number) for number in range(800)], [])
+        await ledger.append([any_row(dice, number) for number in range(800)])
         await roll_up(ledger)
         reports = Reports(ledger, 10_000, lambda: {"*": 3.0})
         request = ReportRequest(group_by="tenant", sort="waste")
@@ -236,7 +236,7 @@ async def test_a_large_report_is_the_same_from_roll_ups_and_from_rows_but_for_it
 async def test_a_span_that_needs_too_many_rows_says_how_to_ask(postgres_dsn: str) -> None:
     dice = random.Random(12)
     async with empty_ledger(postgres_dsn) as ledger:
-        await ledger.append([any_row(dice, number) for number in range(200)], [])
+        await ledger.append([any_row(dice, number) for number in range(200)])
         with pytest.raises(TooManyRowsError, match="whole hours"):
             await Reports(ledger, 100, dict).answer(ReportRequest())
         await roll_up(ledger)
@@ -250,7 +250,7 @@ async def test_rows_of_old_days_are_dropped_and_reports_over_them_stay_the_same(
     monkeypatch.setattr("goodput_accountant.reports.EXACT_ROWS", 0)
     rows = [any_row(dice, number) for number in range(300)]
     async with empty_ledger(postgres_dsn) as ledger:
-        await ledger.append(rows, [])
+        await ledger.append(rows)
         retention = Retention(ledger, MUCH_LATER, 38)
         await retention.sweep()
         assert await there(ledger) == 300, "nothing is dropped that is not rolled up"
@@ -280,14 +280,14 @@ async def test_a_late_row_of_a_dropped_day_goes_on_its_chain_and_replaces_what_w
     known = [any_row(dice, number, submitted_ns=MIDNIGHT_NS + number) for number in range(50)]
     lost = [lost_before(row, dice) for row in known[:2]]
     async with empty_ledger(postgres_dsn) as ledger:
-        await ledger.append([*lost, *known[2:48]], [])
+        await ledger.append([*lost, *known[2:48]])
         await roll_up(ledger)
         retention = Retention(ledger, MUCH_LATER, 20)
         await retention.sweep()
         assert await there(ledger) == 0
         late = [known[0], *known[48:]]
-        assert len((await ledger.append(late, [])).event_ids) == 3
-        assert len((await ledger.append(late, [])).event_ids) == 0
+        assert len((await ledger.append(late)).event_ids) == 3
+        assert len((await ledger.append(late)).event_ids) == 0
         async with ledger.reading() as connection:
             day = await connection.fetchrow("SELECT * FROM ledger_days")
             sequences = await connection.fetch("SELECT sequence FROM ledger ORDER BY 1")
@@ -307,7 +307,7 @@ async def test_a_late_row_of_a_dropped_day_goes_on_its_chain_and_replaces_what_w
 async def test_the_narrowest_roll_ups_are_kept_of_the_latest_days_only(postgres_dsn: str) -> None:
     dice = random.Random(15)
     async with empty_ledger(postgres_dsn) as ledger:
-        await ledger.append([any_row(dice, number) for number in range(200)], [])
+        await ledger.append([any_row(dice, number) for number in range(200)])
         await roll_up(ledger)
         assert await widths(ledger) == [300, 3600, 86400]
         await Retention(ledger, MUCH_LATER, 0).sweep()

@@ -1,6 +1,8 @@
 """The processes of a stack besides its servers: services, engines, node agents."""
 
+import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,17 @@ from tokenfleet.running_stack import RunRecord
 DECIDERS = ("goodput-accountant", "telemetry-collector", "fleetmind", "slomax", "tokenpilot")
 """Every service but ingress, which starts last and stops first."""
 
+OF_THE_HOME = frozenset({"goodput-accountant"})
+OF_SITES_WITH_ENGINES = frozenset({"slomax", "tokenpilot"})
+
 INGRESS_STOP_TIMEOUT_S = 15.0
 ENGINE_STOP_TIMEOUT_S = 3.0
+
+
+def deciders_of_site(*, home: bool, engines: bool) -> list[str]:
+    """The services of one of several sites: the ledger is kept at home, and without engines nothing is to be decided."""
+    left_out = (frozenset() if home else OF_THE_HOME) | (frozenset() if engines else OF_SITES_WITH_ENGINES)
+    return [service for service in DECIDERS if service not in left_out]
 
 
 class Fleet:
@@ -38,14 +49,16 @@ class Fleet:
             log_path=self._state.log(name),
         )
 
-    def ingress(self, port: int) -> ProcessSpec:
+    def ingress(self, port: int, site_proxies: Mapping[str, str]) -> ProcessSpec:
         """The HTTP front door, which lets the answers under way finish when it is stopped."""
+        others = {"INGRESS_SITE_PROXIES": json.dumps(dict(site_proxies))} if site_proxies else {}
         spec = self.service(
             "ingress",
             INGRESS_HOST=self._options.host,
             INGRESS_PORT=str(port),
             # Its journal is found by this name, also when the port was any free one.
             INGRESS_NAME="ingress",
+            **others,
         )
         return replace(spec, stop_timeout_s=INGRESS_STOP_TIMEOUT_S)
 

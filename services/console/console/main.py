@@ -14,6 +14,7 @@ OWN_COMMANDS = {
     "run": "console.commands.run:run",
     "status": "console.commands.status:status",
     "explain": "console.commands.explain:explain_command",
+    "links": "console.commands.links:links",
     "queue": "console.commands.queue:queue",
     "tenant": "console.commands.tenant:tenant",
     "audit": "console.commands.audit:audit",

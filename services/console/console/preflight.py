@@ -1,13 +1,19 @@
 """What is looked at before a stack starts: servers of the user's own, and the API's port."""
 
+import contextlib
 import os
+import random
 import socket
+from collections.abc import Container
 
 import asyncpg
 
 from console.embedded.nats import USERS
 from console.environment import PREFIX
 from tokenfleet.errors import ConfigurationError, UnavailableError
+
+QUIET_PORTS = (20_000, 32_768)
+"""Below what Linux, macOS and the BSDs use for outgoing connections."""
 
 
 def external(name: str) -> str | None:
@@ -39,11 +45,26 @@ async def check_postgres(dsn: str) -> None:
     await connection.close()
 
 
-def free_port(host: str) -> int:
-    """A port nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+def free_port(host: str, taken: Container[int] = ()) -> int:
+    """A port that nobody listens on just now, and that is not in `taken`.
+
+    It is none of those that the system gives to outgoing connections, so that it stays free until it is listened on.
+    """
+    while True:
+        port = random.randrange(*QUIET_PORTS)  # noqa: S311 - any will do
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            if port not in taken:
+                return port
+
+
+def accepts(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
 
 
 def check_port(host: str, port: int) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +16,10 @@ from types import TracebackType
 import aiohttp
 import msgspec
 
-from console.embedded.nats import USERS, EmbeddedNats
+from console.embedded.nats import USERS, EmbeddedNats, NatsSite
 from console.embedded.postgres import EmbeddedPostgres
 from console.environment import OPERATOR, PREFIX, nats_variables
-from console.fleet import DECIDERS, Fleet
+from console.fleet import DECIDERS, Fleet, deciders_of_site
 from console.health import read_health, ready_instances
 from console.operator import add_key, operator_bus
 from console.options import StackOptions, node_names, plan_engines
@@ -46,6 +46,23 @@ class Progress:
     expected_instances: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePlace:
+    """What a stack that is one of several sites is given by the whole."""
+
+    site: str
+    sites: tuple[str, ...]
+    """The fleet's, its home first."""
+    exchange_url: str
+    postgres_dsn: str
+    proxies: Mapping[str, str]
+    """Through which ingress reaches the engines of each other site."""
+
+    @property
+    def is_home(self) -> bool:
+        return self.site == self.sites[0]
+
+
 class _ReadyFile(msgspec.Struct):
     """What matters here of an engine's ready file. One without a process id was put there by an operator."""
 
@@ -59,9 +76,15 @@ class Stack:
     """Use as an async context manager, or `start` and `stop`."""
 
     def __init__(
-        self, options: StackOptions, report: Report = print, on_progress: OnProgress = lambda _: None
+        self,
+        options: StackOptions,
+        report: Report = print,
+        on_progress: OnProgress = lambda _: None,
+        place: SitePlace | None = None,
     ) -> None:
+        """`place`: where this is one of several sites."""
         self._options = options
+        self._place = place
         self._report = report
         self._on_progress = on_progress
         self._engines = plan_engines(options)
@@ -69,6 +92,7 @@ class Stack:
         self._supervisor = Supervisor(report, self._write_record)
         self._postgres: EmbeddedPostgres | None = None
         self._record: RunRecord | None = None
+        self._port = 0
         self.fleet: Fleet
         """Makes more processes like those of this stack, for `supervisor`."""
 
@@ -128,22 +152,31 @@ class Stack:
             ConfigurationError: the options, this machine or another running stack do not allow it.
             UnavailableError: a server or a service does not come up. Nothing is left running.
         """
-        self._state.lock()
         try:
-            port = self._options.port or free_port(self._options.host)
-            check_port(self._options.host, port)
-            self._forget_dead_engines()
-            self._step("starting NATS and Postgres")
-            self._record = await self._start_servers(_url(self._options.host, port))
-            self._write_record()
-            self._step("registering the default tenant")
-            await self._register_key()
-            self._step("starting services and engines")
-            await self._start_fleet(port)
-            await self._until_ready()
+            await self.start_servers()
+            await self.start_services()
         except BaseException:
             await self.stop()
             raise
+
+    async def start_servers(self) -> None:
+        """The first half of a start: what `record` then tells how to reach. Raises as `start`."""
+        self._state.lock()
+        self._port = self._options.port or free_port(self._options.host)
+        check_port(self._options.host, self._port)
+        self._forget_dead_engines()
+        self._step("starting NATS and Postgres")
+        self._record = await self._start_servers(_url(self._options.host, self._port))
+        self._write_record()
+
+    async def start_services(self) -> None:
+        """The second half. Raises as `start`."""
+        if self._place is None or self._place.is_home:
+            self._step("registering the default tenant")
+            await self._register_key()
+        self._step("starting services and engines")
+        await self._start_fleet(self._port)
+        await self._until_ready()
 
     async def stop(self) -> None:
         """Stop everything in reverse order. Data and logs stay."""
@@ -154,17 +187,20 @@ class Stack:
         self._state.unlock()
 
     async def _start_servers(self, api_url: str) -> RunRecord:
-        nats_url, postgres_dsn = external("NATS_URL"), external("POSTGRES_DSN")
+        place = self._place
+        nats_url = None if place else external("NATS_URL")
+        postgres_dsn = place.postgres_dsn if place else external("POSTGRES_DSN")
         specs, nats = [], None
         secrets = self._state.secrets(USERS)
         if nats_url is None:
-            nats = EmbeddedNats(self._state.root / "nats", secrets.nats_passwords)
+            site = NatsSite(place.site, place.exchange_url) if place else None
+            nats = EmbeddedNats(self._state.root / "nats", secrets.nats_passwords, site)
             specs.append(nats.spec(self._state.log("nats")))
         if postgres_dsn is None:
             self._postgres = EmbeddedPostgres(self._state.root / "postgres")
             specs.append(self._postgres.spec(self._state.log("postgres")))
             postgres_dsn = self._postgres.dsn()
-        else:
+        elif place is None:
             await check_postgres(postgres_dsn)
         await self._supervisor.start(specs)
         logins = external_logins()
@@ -185,7 +221,7 @@ class Stack:
         environment = {
             f"{PREFIX}API_URL": api_url,
             f"{PREFIX}API_KEY": self.api_key,
-            f"{PREFIX}SITE": external("SITE") or "local",
+            **self._site_variables(),
             f"{PREFIX}TIME_SCALE": f"{self._options.time_scale:g}",
             f"{PREFIX}STATE_DIR": str(self._state.root),
             f"{PREFIX}BLOCK_SECRET": block_secret,
@@ -200,16 +236,26 @@ class Stack:
             postgres_dsn=postgres_dsn,
         )
 
+    def _site_variables(self) -> dict[str, str]:
+        if self._place is None:
+            return {f"{PREFIX}SITE": external("SITE") or "local"}
+        return {f"{PREFIX}SITE": self._place.site, f"{PREFIX}SITES": ",".join(self._place.sites)}
+
     async def _register_key(self) -> None:
         async with operator_bus(self.record.client_settings()) as bus:
             await add_key(bus, Tenant(tenant=DEFAULT_TENANT), self.api_key)
 
     async def _start_fleet(self, port: int) -> None:
         self.fleet = fleet = Fleet(self._options, self._state, self.record)
-        await self._supervisor.start([fleet.service(service) for service in DECIDERS])
+        place = self._place
+        services = (
+            DECIDERS if place is None else deciders_of_site(home=place.is_home, engines=self._engines != [])
+        )
+        await self._supervisor.start([fleet.service(service) for service in services])
         await self._supervisor.start([fleet.engine(plan) for plan in self._engines])
-        await self._supervisor.start([fleet.node_agent(node) for node in node_names(self._options)])
-        await self._supervisor.start([fleet.ingress(port)])
+        if place is None or self._engines:
+            await self._supervisor.start([fleet.node_agent(node) for node in node_names(self._options)])
+        await self._supervisor.start([fleet.ingress(port, place.proxies if place else {})])
 
     async def _until_ready(self) -> None:
         """Wait for ingress to answer and to know all our engines."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -14,7 +13,8 @@ import structlog
 
 from goodput_accountant.kept import kept_days
 from goodput_accountant.policy.accounting import LedgerRow
-from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_row, day_of, link
+from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_values, day_of, link
+from goodput_accountant.policy.windows import WindowRow
 from tokenfleet.contracts.ledger import LedgerEntry, ReportRequest
 from tokenfleet.errors import TokenFleetError, UnavailableError
 
@@ -25,6 +25,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = (*FIELDS, "submitted_at", "ended_at", "row_schema", "sequence", "chain_hash")
 _FIELD_LIST = ", ".join(FIELDS)
 
+YIELD_EVERY = 100
+"""Rows prepared before others may go on: Postgres, say, to which the batch before is being sent."""
 SAME_REQUEST = timedelta(days=1)
 """Two outcomes under one request id are of the same request if it was submitted so close together by both."""
 
@@ -41,10 +43,6 @@ SELECT request_id, revision FROM ledger
 WHERE request_id = ANY($1::text[]) AND submitted_at >= $2::timestamptz - $4::interval
   AND submitted_at <= $3::timestamptz + $4::interval
 """
-DEAD_LETTER = """
-INSERT INTO dead_letters (stream_sequence, payload_sha256, subject, reason, payload)
-VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING true
-"""
 REPORT_ROWS = f"""
 SELECT {_FIELD_LIST} FROM ledger_current
 WHERE ($1::text IS NULL OR client_request_id LIKE $1)
@@ -59,9 +57,14 @@ SELECT request_id, client_request_id, submitted_ns, ended_ns, outcome FROM ledge
 WHERE request_id = $1 OR client_request_id = $1 ORDER BY submitted_at DESC LIMIT $2
 """
 # The bound on the submission spares looking into every day: feedback has no use for what began so long ago.
+# A request that was closed as lost before, and was in that window, is in no other: windows are not corrected.
 ENDED_ROWS = f"""
-SELECT {_FIELD_LIST} FROM ledger_current
+SELECT {", ".join(WindowRow.__struct_fields__)} FROM ledger_current AS one
 WHERE ended_at >= $1 AND ended_at < $2 AND site = $3 AND submitted_at >= $1::timestamptz - interval '2 days'
+  AND NOT (revision > 0 AND EXISTS (
+      SELECT FROM ledger AS lost WHERE lost.request_id = one.request_id AND lost.revision = 0
+        AND lost.submitted_at = one.submitted_at AND lost.ended_at < $1
+  ))
 """  # noqa: S608
 ADD_CURSOR = """
 INSERT INTO goodput_cursor (site, published_to_ns) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -83,21 +86,11 @@ class TooManyRowsError(TokenFleetError):
     """A report covers more rows, or ids, than one answer may."""
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that cannot become a row, and why."""
-
-    stream_sequence: int
-    subject: str
-    payload: bytes
-    reason: str
-
-
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch changed."""
 
     event_ids: frozenset[str]
     """The rows that were new; the others were there already."""
-    dead_letters: int
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +98,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     start_ns: int
     """The moment since which they ended."""
-    rows: list[LedgerRow]
+    rows: list[WindowRow]
 
 
 class Ledger:
@@ -130,24 +123,17 @@ class Ledger:
         except (TimeoutError, OSError):
             self._pool.terminate()
 
-    async def append(self, rows: Sequence[LedgerRow], dead_letters: Sequence[DeadLetter]) -> Appended:
+    async def append(self, rows: Sequence[LedgerRow]) -> Appended:
         """Write a batch in one transaction. Rows whose event or request is already there change nothing.
 
         Raises:
             UnavailableError: Postgres is away, full or shutting down; nothing is known to be written.
             RefusedError: nothing was written, because of the content of at least one row.
         """
-        async with self._connection() as connection, connection.transaction():
-            event_ids: frozenset[str] = frozenset()
-            if rows:
-                event_ids = await _append_rows(connection, rows)
-            letters = 0
-            for letter in dead_letters:
-                digest = hashlib.sha256(letter.payload).digest()
-                reason = letter.reason.replace("\0", "\\0")
-                arguments = (letter.stream_sequence, digest, letter.subject, reason, letter.payload)
-                letters += await connection.fetchval(DEAD_LETTER, *arguments) is not None
-        return Appended(event_ids=event_ids, dead_letters=letters)
+        days = await _prepare(rows)
+        async with self.transaction() as connection:
+            event_ids = await _append_rows(connection, days) if days else frozenset[str]()
+        return Appended(event_ids=event_ids)
 
     async def report_rows(self, request: ReportRequest, max_rows: int) -> list[LedgerRow]:
         """The rows a report asks for; time bounds are on submission, at microsecond resolution.
@@ -200,7 +186,7 @@ class Ledger:
             await connection.execute(MOVE_CURSOR, site, end_ns)
             start_ns = max(claimed_to_ns, oldest_ns)
             records = await connection.fetch(ENDED_ROWS, timestamp(start_ns), timestamp(end_ns), site)
-        return Claim(start_ns=start_ns, rows=list(map(as_row, records)))
+        return Claim(start_ns=start_ns, rows=[WindowRow(*record) for record in records])
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
@@ -244,40 +230,66 @@ class Ledger:
         self.available = True
 
 
-async def _append_rows(connection: Any, rows: Sequence[LedgerRow]) -> frozenset[str]:
+class _Prepared(msgspec.Struct, frozen=True):
+    """A row, ready to be linked and written."""
+
+    key: tuple[str, int]
+    """Request and revision."""
+    values: tuple[Any, ...]
+    times: tuple[datetime, datetime]
+    canonical: bytes
+
+
+async def _prepare(rows: Sequence[LedgerRow]) -> dict[date, list[_Prepared]]:
+    """The rows by day, each request and revision once: all the work that can be done before anything is locked."""
+    days: dict[date, list[_Prepared]] = defaultdict(list)
+    seen: set[tuple[str, int]] = set()
+    for number, row in enumerate(rows, 1):
+        if number % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        key = row.request_id, row.revision
+        if key not in seen:
+            seen.add(key)
+            values = msgspec.structs.astuple(row)
+            times = timestamp(row.submitted_ns), timestamp(row.ended_ns)
+            day_of(row)
+            days[times[0].date()].append(_Prepared(key, values, times, canonical_values(values)))
+    return days
+
+
+async def _append_rows(connection: Any, days: dict[date, list[_Prepared]]) -> frozenset[str]:
     """Put the rows that are new at the ends of their days' chains; the event ids of those.
 
     Whoever appends to a day holds its row of `ledger_days`: what is there cannot change between looking and writing.
     """
-    days: dict[date, list[LedgerRow]] = defaultdict(list)
-    seen: set[tuple[str, int]] = set()
-    for row in rows:
-        if (row.request_id, row.revision) not in seen:
-            seen.add((row.request_id, row.revision))
-            days[_date(day_of(row))].append(row)
     for day in await connection.fetch(ADD_DAYS, sorted(days)):
         await _create_partition(connection, day["day"])
     heads = await connection.fetch(HOLD_DAYS, sorted(days))
-    first, last = min(row.submitted_ns for row in rows), max(row.submitted_ns for row in rows)
-    wanted = [row.request_id for row in rows]
-    span = timestamp(first), timestamp(last), SAME_REQUEST
-    there = {tuple(record) for record in await connection.fetch(THERE, wanted, *span)}
+    there = await _there(connection, [row for rows in days.values() for row in rows])
     records: list[tuple[Any, ...]] = []
     for day, count, head, dropped in heads:
-        new = [row for row in days[day] if (row.request_id, row.revision) not in there]
+        new = [row for row in days[day] if row.key not in there]
         if not new:
             continue
         if count and count == dropped:
             await _create_partition(connection, day)
-        hashes = link(head, map(canonical_row, new))
+        hashes = link(head, [row.canonical for row in new])
         records += [
-            _record(row, count + place, hash_)
-            for place, (row, hash_) in enumerate(zip(new, hashes, strict=True), 1)
+            (*row.values, *row.times, ROW_SCHEMA, place, hash_)
+            for place, (row, hash_) in enumerate(zip(new, hashes, strict=True), count + 1)
         ]
         await connection.execute(MOVE_DAY, day, count + len(new), hashes[-1])
     if records:
         await connection.copy_records_to_table("ledger", records=records, columns=COLUMNS)
     return frozenset(record[0] for record in records)
+
+
+async def _there(connection: Any, rows: Sequence[_Prepared]) -> set[tuple[str, int]]:
+    """Those requests and revisions that have a row already."""
+    submitted = [row.times[0] for row in rows]
+    wanted = [row.key[0] for row in rows]
+    found = await connection.fetch(THERE, wanted, min(submitted), max(submitted), SAME_REQUEST)
+    return {tuple(record) for record in found}
 
 
 async def _create_partition(connection: Any, day: date) -> None:
@@ -290,15 +302,6 @@ async def _create_partition(connection: Any, day: date) -> None:
 def partition_of(day: date) -> str:
     """The name of the table that has the rows of a day."""
     return f"ledger_{day:%Y%m%d}"
-
-
-def _record(row: LedgerRow, sequence: int, chain_hash: bytes) -> tuple[Any, ...]:
-    times = timestamp(row.submitted_ns), timestamp(row.ended_ns)
-    return (*msgspec.structs.astuple(row), *times, ROW_SCHEMA, sequence, chain_hash)
-
-
-def _date(day: int) -> date:
-    return EPOCH.date() + timedelta(days=day)
 
 
 def as_row(record: Sequence[Any]) -> LedgerRow:

@@ -1,11 +1,12 @@
 """The goodput accountant: events in, ledger rows and goodput windows out, reports on request."""
 
 import asyncio
-import contextlib
+import gc
 
 import asyncpg
 import sqlalchemy.exc
 
+from goodput_accountant.dead_letters import DeadLetters
 from goodput_accountant.ingest import Ingest
 from goodput_accountant.ledger import AWAY, Ledger
 from goodput_accountant.metrics import Metrics
@@ -15,6 +16,7 @@ from goodput_accountant.retention import Retention
 from goodput_accountant.roller import Roller
 from goodput_accountant.rows import RowPages
 from goodput_accountant.settings import AccountantSettings
+from goodput_accountant.sweeper import Sweeper
 from goodput_accountant.windows import WindowPublisher
 from tokenfleet import subjects
 from tokenfleet.contracts.ledger import LedgerLookup, ReportRequest, RowsRequest
@@ -24,9 +26,15 @@ from tokenfleet.service import Service, run_service
 
 DURABLE = "accountant"
 QUEUE = "accountant"
+COLLECT_EVERY = 100_000
+"""Objects made and still there."""
+BATCHES_AT_ONCE = 2
+"""One is prepared while Postgres writes the other; the days' locks keep them in order."""
 POSTGRES_RETRY_S = 0.5
 CONSUMER_RETRY_S = 1.0
 BACKLOG_EVERY_S = 5.0
+SHORTEST_SWEEP_S = 0.5
+LONGEST_SWEEP_S = 30.0
 ROLL_EVERY_S = 1.0
 RETENTION_EVERY_S = 3_600.0
 
@@ -36,46 +44,69 @@ AWAY_AT_START = (*AWAY, sqlalchemy.exc.OperationalError, sqlalchemy.exc.Interfac
 
 def main() -> None:
     """Run the service, configured by the environment."""
-    run_service("goodput-accountant", AccountantSettings, start)
+    run_service("goodput-accountant", AccountantSettings, _start_process)
+
+
+async def _start_process(service: Service[AccountantSettings]) -> None:
+    await start(service)
+    # A batch is some ten thousand objects, all of which go with their last reference: looking for cycles among them
+    # and in all that was imported took a quarter of the CPU.
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY)
 
 
 async def start(service: Service[AccountantSettings]) -> None:
-    """Bring the schema up to date, then take in events, answer reports and publish windows."""
+    """Bring the schema up to date, then take in events, answer reports and publish windows.
+
+    Raises:
+        ConfigurationError: this is not the fleet's home site.
+    """
     settings = service.settings
+    if settings.site != settings.fleet_sites[0]:
+        raise ConfigurationError(
+            f"The ledger is kept at the fleet's home site, {settings.fleet_sites[0]}, which sources the events of this "
+            f"one, {settings.site}. Run the accountant there."
+        )
     ledger = await _open_ledger(service)
     metrics = Metrics(service.observability.meter)
-    ingest = Ingest(ledger, metrics, service.observability, service.clock)
-    consuming = asyncio.create_task(_consume(service, ingest))
+    dead_letters = DeadLetters(service.bus, metrics, service.clock, settings.site)
+    ingest = Ingest(ledger, dead_letters, metrics, service.observability, service.clock)
+    sweeper = Sweeper(
+        ledger,
+        service.bus,
+        dead_letters,
+        metrics,
+        service.clock,
+        durable=DURABLE,
+        lost_after_s=settings.lost_after_s,
+    )
+    working = [asyncio.create_task(_consume(service, ingest)), asyncio.create_task(_sweep(service, sweeper))]
 
     async def stop() -> None:
         # Before the ledger closes: a batch cut off here is unacknowledged and delivered again.
-        consuming.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await consuming
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
         await ledger.close()
 
     service.on_stop(stop)
     service.health = lambda: {
         "postgres": "connected" if ledger.available else "away",
         "ledger_rows_written": ingest.rows_written,
+        "closed_as_lost": sweeper.closed,
     }
     policy = LivePolicy()
     await policy.watch(service.bus)
     reports = Reports(ledger, settings.report_max_rows, lambda: policy.current.gpu_hour_prices)
     pages = RowPages(ledger)
-    site = settings.site
-    await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
-    await service.bus.serve(subjects.ledger_rows(site), RowsRequest, pages.answer, queue=QUEUE)
-    await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
-    windows = WindowPublisher(
-        ledger,
-        await service.broker(),
-        metrics,
-        service.clock,
-        site,
-        settings.goodput_window_s,
-    )
-    service.every(settings.goodput_window_s / 4, windows.publish)
+    broker = await service.broker()
+    for site in settings.fleet_sites:
+        # One ledger answers to every site, and each site's SLOMax steers by its own goodput.
+        await service.bus.serve(subjects.ledger_report(site), ReportRequest, reports.answer, queue=QUEUE)
+        await service.bus.serve(subjects.ledger_rows(site), RowsRequest, pages.answer, queue=QUEUE)
+        await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
+        windows = WindowPublisher(ledger, broker, metrics, service.clock, site, settings.goodput_window_s)
+        service.every(settings.goodput_window_s / 4, windows.publish)
     service.every(ROLL_EVERY_S, Roller(ledger, service.clock).turn)
     service.every(RETENTION_EVERY_S, Retention(ledger, service.clock, settings.ledger_keep_days).sweep)
     _watch_backlog(service, metrics)
@@ -90,10 +121,21 @@ async def _consume(service: Service[AccountantSettings], ingest: Ingest) -> None
                 subjects.TERMINAL_SUBJECTS,
                 ingest,
                 batch=service.settings.ledger_batch,
+                concurrency=BATCHES_AT_ONCE,
             )
         except Exception as error:
             service.log.error("event stream cannot be read; trying again", error=repr(error))
             await asyncio.sleep(CONSUMER_RETRY_S)
+
+
+async def _sweep(service: Service[AccountantSettings], sweeper: Sweeper) -> None:
+    every_s = min(max(service.settings.lost_after_s / 10, SHORTEST_SWEEP_S), LONGEST_SWEEP_S)
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await sweeper.sweep()
+        except Exception:
+            service.log.exception("requests without an end cannot be closed; trying again")
 
 
 def _watch_backlog(service: Service[AccountantSettings], metrics: Metrics) -> None:

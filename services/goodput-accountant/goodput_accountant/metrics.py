@@ -1,11 +1,12 @@
 """The accountant's instruments."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from goodput_accountant.policy.accounting import UNCLASSIFIED, LedgerRow
+from tokenfleet.contracts.dead_letters import DeadLetterReason
 
 
 class Metrics:
@@ -18,7 +19,10 @@ class Metrics:
             "tokenfleet.ledger.duplicates", description="Events whose row was there already."
         )
         self._dead_letters = meter.create_counter(
-            "tokenfleet.ledger.dead_letters", description="Messages that could not become a row."
+            "tokenfleet.ledger.dead_letters", description="Events that could not be booked."
+        )
+        self._lost = meter.create_counter(
+            "tokenfleet.ledger.lost", description="Requests closed because nobody said how they ended."
         )
         self._tokens = meter.create_counter(
             "tokenfleet.ledger.tokens", unit="{token}", description="Output tokens by what they were worth."
@@ -30,25 +34,30 @@ class Metrics:
             "tokenfleet.ledger.windows", description="Goodput windows published."
         )
 
-    def appended(self, rows: Sequence[LedgerRow], event_ids: frozenset[str], dead_letters: int) -> None:
-        """A committed batch: the rows it had, those that were new, and the new dead letters."""
+    def appended(self, rows: Sequence[LedgerRow], event_ids: frozenset[str]) -> None:
+        """A committed batch: the rows it had, and those that were new."""
         # A request twice in one batch is one row, not two.
         new = {row.event_id: row for row in rows if row.event_id in event_ids}.values()
         counts: Counter[tuple[str, str, str]] = Counter()
         tokens: Counter[tuple[str, str, str]] = Counter()
-        for row in new:
-            group = row.request_class or UNCLASSIFIED, row.pool
-            counts[*group, row.outcome] += 1
-            tokens[*group, "good"] += row.good_output_tokens
-            tokens[*group, "neutral"] += row.neutral_output_tokens
-            tokens[*group, row.waste_cause or "neutral"] += row.wasted_output_tokens
-            tokens[*group, "retried"] += row.retried_output_tokens
+        for (row_class, pool, outcome, cause), group in _alike(new).items():
+            request_class = row_class or UNCLASSIFIED
+            counts[request_class, pool, outcome] += len(group)
+            tokens[request_class, pool, "good"] += sum(row.good_output_tokens for row in group)
+            tokens[request_class, pool, "neutral"] += sum(row.neutral_output_tokens for row in group)
+            tokens[request_class, pool, cause or "neutral"] += sum(row.wasted_output_tokens for row in group)
+            tokens[request_class, pool, "retried"] += sum(row.retried_output_tokens for row in group)
         for (request_class, pool, outcome), count in counts.items():
             self._rows.add(count, {**_group(request_class, pool), "tokenfleet.outcome": outcome})
         for (request_class, pool, worth), count in tokens.items():
             self._tokens.add(count, {**_group(request_class, pool), "tokenfleet.worth": worth})
         self._duplicates.add(len(rows) - len(new))
-        self._dead_letters.add(dead_letters)
+
+    def dead_letter(self, reason: DeadLetterReason) -> None:
+        self._dead_letters.add(1, {"tokenfleet.reason": reason})
+
+    def closed_as_lost(self, count: int) -> None:
+        self._lost.add(count)
 
     def batch_took(self, seconds: float) -> None:
         self._batch.record(seconds)
@@ -68,6 +77,14 @@ class Metrics:
             callbacks=[observe],
             description="Events in the stream that the ledger has not acknowledged.",
         )
+
+
+def _alike(rows: Iterable[LedgerRow]) -> dict[tuple[str | None, str, str, str | None], list[LedgerRow]]:
+    """By class, pool, outcome and cause of waste: few groups of many rows."""
+    groups: dict[tuple[str | None, str, str, str | None], list[LedgerRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.request_class, row.pool, row.outcome, row.waste_cause].append(row)
+    return groups
 
 
 def _group(request_class: str, pool: str) -> dict[str, str]:

@@ -20,7 +20,14 @@ class AccountantSettings(Settings):
     postgres_dsn: SecretStr
     postgres_wait_s: float = Field(default=60.0, ge=0, description="How long to wait for Postgres at start.")
     migrations_dir: Path = REPOSITORY_MIGRATIONS
-    ledger_batch: int = Field(default=500, ge=1, le=10_000, description="Events written per transaction.")
+    ledger_batch: int = Field(
+        default=2_000, ge=1, le=10_000, description="Most events written per transaction."
+    )
+    lost_after_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="A request without an outcome so long after its deadline is closed as lost.",
+    )
     goodput_window_s: float = Field(default=10.0, gt=0)
     report_max_rows: int = Field(
         default=100_000, ge=1, description="A report that reads more rows is refused."

@@ -55,11 +55,13 @@ async def accept(
     """
     model, version = known
     internal = client is None
-    records = gateway.ready_records(model, version)
-    refusal = _refusal(gateway, tenant, api.fields.model, ready=bool(records), internal=internal)
+    records = gateway.ready_records(model, version, tenant.sites)
+    # Whether a site that it may use has any is FleetMind's to say, with the reason.
+    ready = bool(records) or bool(gateway.ready_records(model, version))
+    refusal = _refusal(gateway, tenant, api.fields.model, ready=ready, internal=internal)
     account = PromptAccount(len(api.body) // CHARS_PER_TOKEN, b"")
     reservation: Reservation | None = None
-    if refusal is None:
+    if refusal is None and records:
         account = await gateway.prompts.account(api, records)
         gateway.metrics.tokenized(model, account.method)
         # Others may have come in while a long prompt was tokenized.

@@ -245,7 +245,7 @@ class RequestDriver:
 
     def _fall_back(self, step: FallBack) -> Step:
         request = self._life.request
-        choice = self._gateway.fall_back(request.model, request.version, step.excluded)
+        choice = self._gateway.fall_back(self.tenant, request.model, request.version, step.excluded)
         log.warning(
             "no decider answers; routing alone",
             request_id=self._life.request_id,
@@ -258,11 +258,11 @@ class RequestDriver:
     # -- the engine
 
     async def _call_engine(self, instance: str) -> Step:
-        view = self._gateway.fleet.get(instance)
-        if view is None:
+        site = self._life.site
+        record = self._gateway.record_of(site, instance)
+        if record is None:
             # Only registered addresses are ever called.
             return await self._engine_failed(EngineFailed("instance_not_registered", reached=False))
-        record = view.record
         self._life.profile = record.profile
         self._relay, self._tokens_per_event = None, max(1, record.tokens_per_chunk)
         request = self._engine_request
@@ -272,11 +272,16 @@ class RequestDriver:
             "x-request-id": self._life.request_id,
             **self._trace,
         }
-        self._gateway.at_instance[instance] += 1
+        local = site == self._gateway.settings.site
+        self._gateway.at_instance[instance] += local
         answer: EngineAnswer | None = None
         try:
             answer = await self._gateway.engines.post(
-                record.url, PATHS[request.operation], headers, request.body
+                record.url,
+                PATHS[request.operation],
+                headers,
+                request.body,
+                proxy=self._gateway.settings.ingress_site_proxies.get(site),
             )
             return await self._relay_answer(answer, record)
         except EngineError as error:
@@ -285,7 +290,7 @@ class RequestDriver:
         finally:
             if answer is not None:
                 answer.close()
-            self._gateway.at_instance[instance] -= 1
+            self._gateway.at_instance[instance] -= local
 
     async def _relay_answer(self, answer: EngineAnswer, record: InstanceRecord) -> Step:
         if answer.status == 200 and answer.headers.get("content-type", "").startswith("text/event-stream"):
@@ -354,6 +359,7 @@ class RequestDriver:
     def _headers(self, answer: EngineAnswer | None, instance: str | None) -> dict[str, str]:
         headers = {"x-request-id": self._life.request_id}
         if instance is not None:
+            headers["x-tokenfleet-site"] = self._life.site
             headers["x-tokenfleet-instance"] = instance
             headers["x-tokenfleet-pool"] = self._life.pool
             headers["x-tokenfleet-attempt"] = str(self._life.attempt)

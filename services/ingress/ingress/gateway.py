@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,6 +16,7 @@ from ingress.metrics import Metrics
 from ingress.outbox import Outbox
 from ingress.policy.fallback import least_loaded
 from ingress.policy.happenings import FellBack, Instant
+from ingress.policy.peers import PeerSites
 from ingress.policy.retry_budget import RetryBudget
 from ingress.policy.token_rate import TokenRates
 from ingress.prompt import Prompts
@@ -24,8 +26,9 @@ from ingress.tokenization.local import LocalTokenizer
 from ingress.tokenization.segments import TokenCache
 from ingress.upstream import EngineClient
 from tokenfleet import subjects
+from tokenfleet.bus import Delivery
 from tokenfleet.bus.codec import decode
-from tokenfleet.contracts.fleet import InstanceRecord
+from tokenfleet.contracts.fleet import InstanceRecord, SiteRegistry
 from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Queued, Refused, Routed
 from tokenfleet.errors import ConfigurationError, ContractError
 from tokenfleet.fleet_view import FleetView
@@ -48,6 +51,7 @@ class Gateway:
         self.clock = service.clock
         self.observability = service.observability
         self.fleet = FleetView()
+        self.peers = PeerSites()
         self.policy = LivePolicy()
         self.tenants = LiveTenants()
         self.engines = EngineClient(
@@ -83,6 +87,10 @@ class Gateway:
         await watch_fleet(self.bus, self.settings.site, self.clock, self.fleet, on_record=self._remember)
         await self.policy.watch(self.bus)
         await self.tenants.watch(self.bus)
+        if len(self.settings.fleet_sites) > 1:
+            await self.bus.subscribe(
+                subjects.ALL_REGISTRIES, SiteRegistry, self._other_site, codec="msgpack", ordered=True
+            )
         await self.bus.subscribe_raw(subjects.answers_to(self.settings.replica), self._on_answer)
         self.outbox.start()
         self._settle_left_over()
@@ -134,15 +142,32 @@ class Gateway:
             return [subjects.pool_name(model, version)]
         return self.fleet.pools_of_model(model)
 
-    def ready_records(self, model: str, version: str | None) -> list[InstanceRecord]:
-        """The registry records of a model's ready instances, of one pool: pools may differ in block size and tokens."""
-        for pool in self.pools_of(model, version):
-            if ready := self.fleet.ready(pool, self.clock.wall_s()):
-                return [view.record for view in ready]
-        return []
+    def ready_records(
+        self, model: str, version: str | None, sites: Sequence[str] | None = None
+    ) -> list[InstanceRecord]:
+        """The registry records of a model's ready instances, of one pool: pools may differ in block size and tokens.
 
-    def fall_back(self, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
-        """The least-loaded ready instance by this ingress's own view of the fleet."""
+        Another site's where this one has none; of `sites` only, if given, for a prompt may be sent there to be tokenized.
+        """
+        now_s = self.clock.wall_s()
+        if sites is None or self.settings.site in sites:
+            for pool in self.pools_of(model, version):
+                if ready := self.fleet.ready(pool, now_s):
+                    return [view.record for view in ready]
+        return self.peers.ready(model, version, now_s, sites)
+
+    def record_of(self, site: str, instance: str) -> InstanceRecord | None:
+        """The registry's record of an instance, here or at another site."""
+        if site != self.settings.site:
+            return self.peers.record(site, instance, self.clock.wall_s())
+        view = self.fleet.get(instance)
+        return view.record if view is not None else None
+
+    def fall_back(self, tenant: str, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
+        """The least-loaded ready instance of this site, if the tenant may use it, by this ingress's own view."""
+        bound = self.tenants.by_name.get(tenant)
+        if bound is not None and bound.sites is not None and self.settings.site not in bound.sites:
+            return FellBack(None)
         now_s = self.clock.wall_s()
         ready = [view for pool in self.pools_of(model, version) for view in self.fleet.ready(pool, now_s)]
         chosen = least_loaded(ready, self.at_instance, excluded)
@@ -163,6 +188,7 @@ class Gateway:
                 "known": sum(pool["known"] for pool in pools.values()),
             },
             "models": self.fleet.models(),
+            "sites": self.peers.counts(now_s),
             "pools": pools,
             "in_flight": self.concurrency.total,
             "journal_backlog": self.journal.backlog,
@@ -186,6 +212,11 @@ class Gateway:
             self._known_pools.add(record.pool)
 
     # -- messages
+
+    async def _other_site(self, registry: SiteRegistry, _: Delivery) -> None:
+        if registry.site != self.settings.site:
+            self.peers.apply(registry, self.clock.wall_s())
+            self._known_pools |= self.peers.pools()
 
     async def _on_answer(self, message: Msg) -> None:
         event = message.subject.split(".")[-2]

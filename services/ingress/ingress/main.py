@@ -6,6 +6,7 @@ from ingress.batch.life_cycle import LifeCycleAsk
 from ingress.batch.service import BatchService
 from ingress.gateway import Gateway
 from ingress.http_api import HttpApi
+from ingress.ledger_http import LedgerHttp
 from ingress.settings import IngressSettings
 from tokenfleet.errors import UnavailableError
 from tokenfleet.service import Service, run_service
@@ -25,6 +26,7 @@ async def start(service: Service[IngressSettings]) -> None:
     batches = BatchService(service, gateway, LifeCycleAsk(gateway))
     app = HttpApi(gateway).app()
     batches.add_routes(app)
+    LedgerHttp(gateway.tenants, service.bus, settings.site, service.clock).add_routes(app)
     runner = web.AppRunner(
         app,
         access_log=None,

@@ -1,6 +1,10 @@
-"""Publishes outcomes until JetStream has them, however long NATS is away. No client waits for this."""
+"""Publishes outcomes until JetStream has them, however long NATS, or the site that keeps one, is away.
+
+No client waits for this, and no outcome for another: one whose site is cut off stands aside until it is tried again.
+"""
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -17,13 +21,20 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 
 
+@dataclass(slots=True)
+class _Item:
+    ended: Ended
+    headers: dict[str, str]
+    backoff_s: float
+
+
 class Outbox:
     """Outcomes on their way. The same outcome may be published twice; its event id makes it one fact."""
 
     def __init__(self, bus: Bus, journal: Journal) -> None:
         self._bus = bus
         self._journal = journal
-        self._queue: asyncio.Queue[tuple[Ended, dict[str, str]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
 
     def start(self) -> None:
         for _ in range(WORKERS):
@@ -31,7 +42,7 @@ class Outbox:
 
     def put(self, ended: Ended, headers: dict[str, str] | None = None) -> None:
         """Publish an outcome, with retries. The journal must have it already."""
-        self._queue.put_nowait((ended, headers or {}))
+        self._queue.put_nowait(_Item(ended, headers or {}, FIRST_BACKOFF_S))
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until everything is stored; False when some is left (the journal keeps it)."""
@@ -44,23 +55,29 @@ class Outbox:
 
     async def _work(self) -> None:
         while True:
-            ended, headers = await self._queue.get()
-            await self._deliver(ended, headers)
-            self._queue.task_done()
+            item = await self._queue.get()
+            if await self._stored(item):
+                self._queue.task_done()
+            else:
+                asyncio.get_running_loop().call_later(item.backoff_s, self._again, item)
+                item.backoff_s = min(item.backoff_s * 2, LONGEST_BACKOFF_S)
 
-    async def _deliver(self, ended: Ended, headers: dict[str, str]) -> None:
+    def _again(self, item: _Item) -> None:
+        # Put before the old task is done, so that `flush` never sees it gone in between.
+        self._queue.put_nowait(item)
+        self._queue.task_done()
+
+    async def _stored(self, item: _Item) -> bool:
+        ended = item.ended
         subject = subjects.request(ended.site, ended.pool, ended.outcome)
-        backoff_s = FIRST_BACKOFF_S
-        while True:
-            try:
-                await self._bus.publish_acked(subject, ended, ended.event_id, headers=headers)
-                break
-            except UnavailableError as error:
-                log.warning("outcome not stored yet", request_id=ended.request_id, error=str(error))
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
+        try:
+            await self._bus.publish_acked(subject, ended, ended.event_id, headers=item.headers)
+        except UnavailableError as error:
+            log.warning("outcome not stored yet", request_id=ended.request_id, error=str(error))
+            return False
         try:
             self._journal.settled(ended.request_id)
         except OSError:
             # It will be published again after a restart, as a duplicate.
             log.exception("journal cannot be written", request_id=ended.request_id)
+        return True

@@ -26,6 +26,10 @@ class IngressSettings(BatchSettings):
     ingress_connect_timeout_s: float = Field(default=2.0, gt=0)
     ingress_first_byte_timeout_s: float = Field(default=600.0, gt=0)
     ingress_idle_timeout_s: float = Field(default=60.0, gt=0, description="Between chunks of one answer.")
+    ingress_site_proxies: dict[str, str] = Field(
+        default={},
+        description="JSON: other site -> HTTP proxy (CONNECT) through which its engines are reached.",
+    )
     ingress_max_answer_bytes: int = Field(
         default=64 << 20, gt=0, description="Of an answer that is not streamed."
     )

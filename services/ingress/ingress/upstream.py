@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ingress.engine_connection import EngineConnection, EngineError, Timeouts
+from ingress.tunnel import open_tunnel
 
 STALE_WITHIN_S = 0.25
 """An engine that closed a kept connection while it was idle is found out within a round trip. One lost later was lost
@@ -24,6 +25,7 @@ class Address:
     host: str
     port: int
     tls: bool
+    proxy: str | None = None
 
 
 class EngineAnswer:
@@ -84,8 +86,10 @@ class EngineClient:
     _idle: dict[Address, list[EngineConnection]] = field(default_factory=dict)
     _tls: ssl.SSLContext | None = None
 
-    async def post(self, url: str, path: str, headers: Mapping[str, str], body: bytes) -> EngineAnswer:
-        """Send a request; returns when the head of the answer is there.
+    async def post(
+        self, url: str, path: str, headers: Mapping[str, str], body: bytes, *, proxy: str | None = None
+    ) -> EngineAnswer:
+        """Send a request, through an HTTP proxy if one is named; returns when the head of the answer is there.
 
         A kept connection that turns out at once to have been closed by the engine, before any byte of an answer,
         is replaced by a fresh one.
@@ -95,7 +99,7 @@ class EngineClient:
         """
         parts = urlsplit(url)
         tls = parts.scheme == "https"
-        address = Address(parts.hostname or "", parts.port or (443 if tls else 80), tls)
+        address = Address(parts.hostname or "", parts.port or (443 if tls else 80), tls, proxy)
         head = _head(parts.path.rstrip("/") + path, parts.netloc, headers, len(body))
         pool = self._idle.setdefault(address, [])
         kept = _take(pool)
@@ -135,11 +139,16 @@ class EngineClient:
         if address.tls:
             self._tls = self._tls or ssl.create_default_context()
             options["ssl"] = self._tls
+
+        def protocol() -> EngineConnection:
+            return EngineConnection(name, self.timeouts, loop)
+
         try:
             async with asyncio.timeout(self.timeouts.connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: EngineConnection(name, self.timeouts, loop), address.host, address.port, **options
-                )
+                if address.proxy is not None:
+                    tls = options.get("ssl")
+                    return await open_tunnel(address.proxy, address.host, address.port, protocol, tls)
+                _, connection = await loop.create_connection(protocol, address.host, address.port, **options)
         except (OSError, TimeoutError) as error:
             message = f"engine {name} cannot be reached: {error or 'no answer in time'}"
             raise EngineError("engine_unreachable", message, reached=False) from error

@@ -5,11 +5,11 @@ takes over goes on with the same requests in the same order; what it missed, ing
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from slomax import events
+from slomax.answers import Answers, Asked
 from slomax.health import control_of, queues_of
-from slomax.policy.admission import Keep, Refuse, Start, Verdict
+from slomax.policy.admission import Keep, Refuse, Start
 from slomax.policy.classify import entry_of
 from slomax.policy.entry import Entry
 from slomax.policy.places import Place
@@ -42,17 +42,7 @@ REQUEST_MEMORY_S = 1200.0
 RELEASE_EVERY_S = 0.02
 """Wall seconds between two looks at the queues; how often they are really judged is theirs (LOOK_EVERY_S)."""
 ANNOUNCE_EVERY_S = 2.0
-ANNOUNCED_FOR_S = 5.0
-"""How long a `queued` answer holds: two announcements may be lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A request in a queue, and what is needed to answer for it."""
-
-    event: Placed
-    headers: dict[str, str]
-    entry: Entry
+"""Wall seconds between two announcements of what waits: of those that ANNOUNCED_FOR_S covers, two may be lost."""
 
 
 class SloMax:
@@ -72,10 +62,10 @@ class SloMax:
         self._leases = Leases(service.bus, service.clock, "slomax", settings.site, settings.replica)
         self._pools: dict[str, PoolAdmission] = {}
         """Of the pools decided here."""
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, Asked] = {}
         self._undecided: dict[str, tuple[Placed, dict[str, str]]] = {}
         """What another replica has to decide, oldest first."""
-        self._answers: dict[str, Admitted | Refused] = {}
+        self._answers = Answers(service, self._policy, self._tenants)
         self._observations: dict[str, int] = {}
         """By pool, on how many observations what TokenPilot last said of it rests."""
         self._windows_ignored = 0
@@ -106,12 +96,6 @@ class SloMax:
         service.every(5.0, self._expire)
         service.on_stop(self._leases.release)
         service.health = self._health
-        self._decisions = service.observability.meter.create_counter(
-            "tokenfleet.slomax.decisions", description="Requests admitted and refused, by class and reason."
-        )
-        self._waits = service.observability.meter.create_histogram(
-            "tokenfleet.slomax.queue_wait", unit="s", description="Engine seconds until a decision, by class."
-        )
 
     def _health(self) -> dict[str, object]:
         now_s = self._clock.now_s()
@@ -197,7 +181,7 @@ class SloMax:
 
     def ended(self, event: Ended, now_s: float) -> None:
         self._load.ended(event.request_id, event.attempt, now_s)
-        self._answers.pop(event.request_id, None)
+        self._answers.ended(event.request_id)
         self._undecided.pop(event.request_id, None)
         self._waiting.pop(event.request_id, None)
         for admission in self._pools.values():
@@ -248,31 +232,26 @@ class SloMax:
             await self._consider(admission, event, headers)
 
     async def _consider(self, admission: PoolAdmission, event: Placed, headers: dict[str, str]) -> None:
-        answer = self._answers.get(event.request_id)
-        if answer is not None and answer.attempt == event.attempt:
-            await self._publish(event, answer, headers)  # ingress asked again: the same answer
+        if await self._answers.repeat(event, headers):
             return
+        instances = self._fleet.ready(event.pool, self._clock.wall_s())
         kept = self._waiting.get(event.request_id)
         if kept is not None:
-            place = admission.place_of(event.request_id, self._instances(event.pool))
+            place = admission.place_of(event.request_id, len(instances))
             if place is not None:
-                await self._say_queued(kept, place, "asked_again")
+                await self._answers.say_queued(kept, place, "asked_again")
                 return
-        entry = self._entry(event)
-        verdict = self._judge(admission, event, entry)
+        asked = Asked(event, headers, self._entry(event))
+        verdict = admission.submit(asked.entry, instances, self._policy.current, self._clock.now_s())
         if isinstance(verdict, Keep):
-            waiting = self._waiting[event.request_id] = _Waiting(event, headers, entry)
-            place = admission.place_of(event.request_id, self._instances(event.pool))
-            await self._say_queued(waiting, place or Place(0, 0.0), verdict.reason)
+            self._waiting[event.request_id] = asked
+            place = admission.place_of(event.request_id, len(instances))
+            await self._answers.say_queued(asked, place or Place(0, 0.0), verdict.reason)
         else:
-            await self._answer(event, headers, entry, verdict)
+            await self._answer(asked, verdict)
 
     def _instances(self, pool: str) -> int:
         return len(self._fleet.ready(pool, self._clock.wall_s()))
-
-    def _judge(self, admission: PoolAdmission, event: Placed, entry: Entry) -> Verdict:
-        instances = self._fleet.ready(event.pool, self._clock.wall_s())
-        return admission.submit(entry, instances, self._policy.current, self._clock.now_s())
 
     def _entry(self, event: Placed) -> Entry:
         """A request whose wait counts from now: other machines' clocks may be off, and that nobody decided before is no
@@ -295,37 +274,14 @@ class SloMax:
             for released in admission.release(instances, policy, self._clock.now_s()):
                 kept = self._waiting.pop(released.entry.request_id, None)
                 if kept is not None:
-                    await self._answer(kept.event, kept.headers, kept.entry, released.verdict)
+                    await self._answer(kept, released.verdict)
 
-    async def _answer(
-        self, event: Placed, headers: dict[str, str], entry: Entry, verdict: Start | Refuse
-    ) -> None:
-        now_s, time_ns = self._clock.now_s(), self._clock.unix_ns()
-        waited_s = now_s - entry.arrived_s
+    async def _answer(self, asked: Asked, verdict: Start | Refuse) -> None:
+        pool, entry = asked.event.pool, asked.entry
         if isinstance(verdict, Start):
-            self._credit(event.pool, entry, verdict, now_s)
-            tenant = self._tenants.by_name.get(event.tenant)
-            answer: Admitted | Refused = events.admitted(
-                event,
-                entry,
-                verdict,
-                events.timeout_s(entry, self._policy.current, tenant),
-                site=self._site,
-                time_ns=time_ns,
-                waited_s=waited_s,
-                kept_free=self._pools[event.pool].kept_free(entry) if event.pool in self._pools else (),
-            )
-        else:
-            answer = events.refused(event, entry, verdict, site=self._site, time_ns=time_ns)
-        self._answers[event.request_id] = answer
-        attributes = {
-            "tokenfleet.class": entry.request_class,
-            "tokenfleet.decision": "admitted" if isinstance(verdict, Start) else "refused",
-            "tokenfleet.reason": verdict.reason,
-        }
-        self._decisions.add(1, attributes)
-        self._waits.record(waited_s, {"tokenfleet.class": entry.request_class})
-        await self._publish(event, answer, headers)
+            self._credit(pool, entry, verdict, self._clock.now_s())
+        kept_free = self._pools[pool].kept_free(entry) if pool in self._pools else ()
+        await self._answers.decide(asked, verdict, kept_free)
 
     def _credit(self, pool: str, entry: Entry, start: Start, now_s: float) -> None:
         """Count it where it will most likely run, until TokenPilot says where it does."""
@@ -344,27 +300,6 @@ class SloMax:
             expected=True,
         )
 
-    async def _publish(self, event: Placed, answer: Admitted | Refused, headers: dict[str, str]) -> None:
-        name = "admitted" if isinstance(answer, Admitted) else "refused"
-        subject = subjects.request(self._site, event.pool, name, event.request.ingress)
-        await self._bus.publish(subject, answer, headers=headers)
-
-    async def _say_queued(self, kept: _Waiting, place: Place, reason: str) -> None:
-        event = kept.event
-        tenant = self._tenants.by_name.get(event.tenant)
-        answer = events.queued(
-            event,
-            kept.entry,
-            place,
-            reason,
-            events.timeout_s(kept.entry, self._policy.current, tenant),
-            site=self._site,
-            time_ns=self._clock.unix_ns(),
-            valid_s=ANNOUNCED_FOR_S,
-        )
-        subject = subjects.request(self._site, event.pool, "queued", event.request.ingress)
-        await self._bus.publish(subject, answer, headers=kept.headers)
-
     # -- now and then
 
     async def _announce(self) -> None:
@@ -375,7 +310,7 @@ class SloMax:
             for request_id, place in list(admission.places(self._instances(pool))):
                 kept = self._waiting.get(request_id)
                 if kept is not None:
-                    await self._say_queued(kept, place, "waiting")
+                    await self._answers.say_queued(kept, place, "waiting")
 
     async def _adjust(self) -> None:
         for pool, admission in list(self._pools.items()):
@@ -397,11 +332,7 @@ class SloMax:
             self._service.log.warning("requests without an end forgotten", count=lost)
         now_ns = self._clock.unix_ns()
         memory_ns = int(REQUEST_MEMORY_S / self._clock.time_scale * 1e9)
-        self._answers = {
-            request_id: answer
-            for request_id, answer in self._answers.items()
-            if now_ns - answer.time_ns < memory_ns
-        }
+        self._answers.forget_before(now_ns - memory_ns)
         self._undecided = {
             request_id: kept
             for request_id, kept in self._undecided.items()

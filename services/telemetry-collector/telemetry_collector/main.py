@@ -10,7 +10,7 @@ from telemetry_collector.policy.rollup import gone, roll_up, roll_up_site
 from telemetry_collector.policy.situation import ReadingInterval, SituationLog, describe
 from tokenfleet import subjects
 from tokenfleet.contracts.control import Capacity, SiteCapacity
-from tokenfleet.contracts.fleet import InstanceRecord
+from tokenfleet.contracts.fleet import InstanceRecord, SiteRegistry
 from tokenfleet.errors import UnavailableError
 from tokenfleet.fleet_view import FleetView, Liveness
 from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
@@ -76,6 +76,22 @@ class TelemetryCollector:
         for capacity in [*latest, *(gone(pool, self._site, time_ns) for pool in sorted(left))]:
             await broker.publish(capacity, subjects.capacity(self._site, capacity.pool))
         self._latest = latest
+        if len(self._service.settings.fleet_sites) > 1:
+            await self._tell_other_sites()
+
+    async def _tell_other_sites(self) -> None:
+        now_s = self._clock.wall_s()
+        registry = SiteRegistry(
+            site=self._site,
+            time_ns=self._clock.unix_ns(),
+            instances=tuple(view.record for view in self._fleet.instances()),
+            ready=frozenset(
+                view.record.instance
+                for pool in self._fleet.pools()
+                for view in self._fleet.ready(pool, now_s)
+            ),
+        )
+        await self._service.bus.publish(subjects.registry(self._site), registry, codec="msgpack")
 
     async def _note_liveness(self) -> None:
         now_s = self._clock.wall_s()

@@ -19,15 +19,14 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import StreamConfig
 from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError, BucketNotFoundError
-from nats.js.errors import Error as JetStreamError
+from nats.js.errors import BadRequestError
 
-from tokenfleet.bus.bucket import Bucket
+from tokenfleet.bus.bucket import Bucket, open_bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
 from tokenfleet.bus.publisher import PublishWindow
-from tokenfleet.bus.reader import Stored, StreamState, read_stored, stream_state
-from tokenfleet.bus.storage import BUCKETS, STREAMS
+from tokenfleet.bus.reader import FromSequence, FromTime, Stored, StreamState, read_stored, stream_state
+from tokenfleet.bus.storage import streams
 from tokenfleet.errors import ContractError, TokenFleetError, UnavailableError
 from tokenfleet.settings import Settings
 
@@ -63,8 +62,10 @@ Unsubscribe = Callable[[], Awaitable[None]]
 class Bus:
     """Use `Bus.connect`; `drain` before leaving."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, site: str, sites: Sequence[str]) -> None:
         self._client = client
+        self._site = site
+        self._sites = sites
         self._window = PublishWindow(client)
         self._background: set[asyncio.Task[Any]] = set()
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -81,7 +82,7 @@ class Bus:
             UnavailableError: no server answers within about ten seconds, or it refuses the credentials.
         """
         client = Client()
-        bus = cls(client)
+        bus = cls(client, settings.site, settings.fleet_sites)
         user = settings.nats_user
         options: dict[str, Any] = {
             "name": name,
@@ -131,7 +132,7 @@ class Bus:
 
     async def _ensure_streams(self, *, may_change: bool) -> None:
         js = self._client.jetstream()
-        for config in STREAMS:
+        for config in streams(self._site, self._sites):
             try:
                 await _ensure_stream(js, config, may_change)
             except (NatsError, TimeoutError) as error:
@@ -271,10 +272,18 @@ class Bus:
     # -- JetStream
 
     def consume(
-        self, stream: str, durable: str, filters: Sequence[str], handler: BatchHandler, *, batch: int = 500
+        self,
+        stream: str,
+        durable: str,
+        filters: Sequence[str],
+        handler: BatchHandler,
+        *,
+        batch: int = 500,
+        concurrency: int = 1,
     ) -> Coroutine[Any, Any, None]:
         """Pull from a durable consumer for ever, handling batches; spawn what this returns."""
-        return PullConsumer(self._client, stream, durable, filters, batch).run(handler)
+        consumer = PullConsumer(self._client, stream, durable, filters, batch, concurrency=concurrency)
+        return consumer.run(handler)
 
     async def consumer_backlog(self, stream: str, durable: str) -> int:
         """How many of a durable consumer's messages are not acknowledged yet, delivered or not.
@@ -300,6 +309,16 @@ class Bus:
             raise UnavailableError(f"consumer {durable} of {stream} cannot be read: {error!r}") from error
         return info.ack_floor.stream_seq if info.ack_floor else 0
 
+    async def has_handled(self, stream: str, durable: str, sequence: int) -> bool:
+        """Whether a durable consumer has handled all that is meant for it up to a sequence of the stream.
+
+        Raises:
+            UnavailableError: NATS does not answer, or there is no such consumer.
+        """
+        if await self.consumer_backlog(stream, durable) == 0:
+            return True
+        return await self.acknowledged_to(stream, durable) >= sequence
+
     async def stream_state(self, stream: str) -> StreamState:
         """How much a stream holds, and from when to when.
 
@@ -314,19 +333,25 @@ class Bus:
         Raises:
             UnavailableError: while iterating: NATS does not answer, or there is no such stream.
         """
-        return read_stored(self._client, stream, filters, from_ns)
+        return read_stored(self._client, stream, filters, FromTime(from_ns))
+
+    def read_stored_after(
+        self, stream: str, filters: Sequence[str], sequence: int, batch: int
+    ) -> AsyncGenerator[Stored, None]:
+        """The same of what follows a sequence; `batch` messages are fetched at once.
+
+        Raises:
+            UnavailableError: while iterating: NATS does not answer, or there is no such stream.
+        """
+        return read_stored(self._client, stream, filters, FromSequence(sequence + 1), batch)
 
     async def bucket(self, name: str) -> Bucket:
-        """A KV bucket named in `subjects`, created when missing."""
-        js = self._client.jetstream()
-        try:
-            kv = await js.key_value(name)
-        except BucketNotFoundError:
-            try:
-                kv = await js.create_key_value(BUCKETS[name])
-            except JetStreamError as error:
-                raise UnavailableError(f"KV bucket {name} cannot be set up: {error}") from error
-        return Bucket(self, js, name, kv)
+        """A KV bucket named in `subjects`, created when missing.
+
+        Raises:
+            UnavailableError: it cannot be set up, or is of another kind than this site should have.
+        """
+        return await open_bucket(self, self._client.jetstream(), name, self._site, self._sites[0])
 
     async def flush(self) -> None:
         """Return when the server has taken everything published so far."""

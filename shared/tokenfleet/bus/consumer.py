@@ -1,16 +1,18 @@
 """A pipelined pull from a durable JetStream consumer: batches, acknowledged after the handler returns.
 
 nats-py's `fetch` waits for each batch before asking for the next; keeping the next request under way while
-a batch is handled halves the CPU per message (measured, docs/adr/0004).
+a batch is handled halves the CPU per message (measured, docs/adr/0004). Handlers that wait for a database may be given
+the next batch meanwhile (`concurrency`).
 """
 
 import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -22,10 +24,13 @@ from tokenfleet.bus.codec import encode
 log = structlog.get_logger(__name__)
 
 EXPIRES_S = 5.0
+LATER = b'-NAK {"delay": 5000000000}'
+"""Asks for a message again in five seconds."""
+REPLICAS = 4
+"""Consumers of one durable that can be kept busy: each has what it handles and up to two batches more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """One stored message."""
 
     subject: str
@@ -36,7 +41,8 @@ class Fetched:
     """How many times it has been delivered, this one included."""
 
 
-BatchHandler = Callable[[Sequence[Fetched]], Awaitable[None]]
+BatchHandler = Callable[[Sequence[Fetched]], Awaitable[Collection[int] | None]]
+"""Returns the sequences of messages that could not be handled now: they come again later."""
 
 
 @dataclass(slots=True)
@@ -56,9 +62,12 @@ class PullConsumer:
     batch: int = 500
     ack_wait_s: float = 6.0
     """After this silence a batch is somebody else's: how long a killed consumer delays its messages."""
+    concurrency: int = 1
+    """Batches handled at once."""
     _pulls: dict[str, _Pull] = field(default_factory=dict)
     _tokens: "itertools.count[int]" = field(default_factory=itertools.count)
-    _queue: "asyncio.Queue[Msg]" = field(default_factory=asyncio.Queue)
+    _arrived: list[Msg] = field(default_factory=list)
+    _arriving: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, handler: BatchHandler) -> None:
         """Pull until cancelled. A handler that raises leaves its batch to be delivered again."""
@@ -67,18 +76,23 @@ class PullConsumer:
             ack_policy=AckPolicy.EXPLICIT,
             deliver_policy=DeliverPolicy.ALL,
             ack_wait=self.ack_wait_s,
-            max_ack_pending=self.batch * 4,
+            max_ack_pending=self.batch * (self.concurrency + 2) * REPLICAS,
             filter_subjects=list(self.subjects),
         )
         await self.client.jetstream().add_consumer(self.stream, config)
         inbox = self.client.new_inbox()
         subscription = await self.client.subscribe(f"{inbox}.*", cb=self._on_message)
+        slots = asyncio.Semaphore(self.concurrency)
         try:
-            while True:
-                await self._ask(inbox)
-                messages = await self._collect()
-                if messages:
-                    await self._handle(messages, handler)
+            async with asyncio.TaskGroup() as handling:
+                while True:
+                    await slots.acquire()
+                    messages: list[Msg] = []
+                    while not messages:
+                        await self._ask(inbox)
+                        messages = await self._collect()
+                    task = handling.create_task(self._handle(messages, handler))
+                    task.add_done_callback(lambda _: slots.release())
         finally:
             with contextlib.suppress(NatsError):
                 await subscription.unsubscribe()
@@ -102,24 +116,28 @@ class PullConsumer:
                 pull.remaining -= 1
                 if pull.remaining <= 0:
                     del self._pulls[token]
-            self._queue.put_nowait(message)
+            self._arrived.append(message)
+            self._arriving.set()
         elif message.headers and message.headers.get("Status") != "100":
             self._pulls.pop(message.subject.rpartition(".")[2], None)
 
     async def _collect(self) -> list[Msg]:
-        try:
-            async with asyncio.timeout(1.0):
-                messages = [await self._queue.get()]
-        except TimeoutError:
-            return []
-        while len(messages) < self.batch and not self._queue.empty():
-            messages.append(self._queue.get_nowait())
+        """Up to `batch` messages that have arrived, after waiting a second for the first."""
+        if not self._arrived:
+            self._arriving.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._arriving.wait()
+        messages = self._arrived[: self.batch]
+        del self._arrived[: self.batch]
         return messages
 
     async def _handle(self, messages: list[Msg], handler: BatchHandler) -> None:
         working = asyncio.create_task(self._say_working(messages))
+        fetched = [_fetched(message) for message in messages]
+        left: Collection[int] = ()
         try:
-            await handler([_fetched(message) for message in messages])
+            left = await handler(fetched) or ()
         except Exception as error:
             log.error("batch failed; it will be delivered again", stream=self.stream, error=repr(error))
             await asyncio.sleep(0.5)
@@ -128,8 +146,8 @@ class PullConsumer:
             verdict = b"+ACK"
         finally:
             working.cancel()
-        for message in messages:
-            await self.client.publish(message.reply, verdict)
+        for message, each in zip(messages, fetched, strict=True):
+            await self.client.publish(message.reply, LATER if each.sequence in left else verdict)
 
     async def _say_working(self, messages: list[Msg]) -> None:
         # A handler may wait for its database longer than `ack_wait_s`.
@@ -148,7 +166,7 @@ def _fetched(message: Msg) -> Fetched:
     return Fetched(
         subject=message.subject,
         data=message.data,
-        headers=dict(message.headers or {}),
+        headers=message.headers or {},
         sequence=int(parts[offset + 3]),
         delivered=int(parts[offset + 2]),
     )

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -36,6 +37,32 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class FromTime:
+    """What was stored from a moment on, Unix ns; the server looks at microseconds."""
+
+    unix_ns: int
+
+    def options(self) -> dict[str, Any]:
+        """Of a consumer that begins there."""
+        start = EPOCH + timedelta(microseconds=self.unix_ns // 1_000)
+        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
+
+
+@dataclass(frozen=True, slots=True)
+class FromSequence:
+    """This message of the stream and what follows."""
+
+    sequence: int
+
+    def options(self) -> dict[str, Any]:
+        """Of a consumer that begins there."""
+        return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": max(1, self.sequence)}
+
+
+Begin = FromTime | FromSequence
+
+
+@dataclass(frozen=True, slots=True)
 class StreamState:
     """What a stream holds now."""
 
@@ -44,12 +71,23 @@ class StreamState:
     """When the stream took its first message, by the server's clock."""
     last_ns: int
     """The same of its last one."""
+    last_sequence: int
+    """Of the last message that it ever took; 0: none."""
+    created: str
+    """When the stream was set up: another time means that sequences began anew."""
 
 
 async def read_stored(
-    client: Client, stream: str, subjects: Sequence[str], from_ns: int
+    client: Client, stream: str, subjects: Sequence[str], begin: Begin, batch: int = BATCH
 ) -> AsyncGenerator[Stored, None]:
-    """The messages of some subjects stored from a moment on, oldest first, up to those there now.
+    """The messages of some subjects from a point on, oldest first, up to those there now.
+
+    Args:
+        client: connected.
+        stream: to read.
+        subjects: of the messages wanted.
+        begin: from where.
+        batch: how many are fetched at once: so many are read for nothing when the caller stops early.
 
     Raises:
         UnavailableError: NATS does not answer, or there is no such stream.
@@ -58,8 +96,7 @@ async def read_stored(
     config = ConsumerConfig(
         name=f"reader-{secrets.token_hex(8)}",
         ack_policy=AckPolicy.NONE,
-        deliver_policy=DeliverPolicy.BY_START_TIME,
-        opt_start_time=EPOCH + timedelta(microseconds=from_ns // 1_000),
+        **begin.options(),
         filter_subjects=list(subjects),
         inactive_threshold=FORGOTTEN_AFTER_S,
         mem_storage=True,
@@ -73,7 +110,7 @@ async def read_stored(
     try:
         while left > 0:
             try:
-                messages = await subscription.fetch(min(BATCH, left), timeout=BATCH_TIMEOUT_S)
+                messages = await subscription.fetch(min(batch, left), timeout=BATCH_TIMEOUT_S)
             except (NatsError, TimeoutError) as error:
                 raise UnavailableError(f"stream {stream} stopped answering: {error!r}") from error
             for message in messages:
@@ -101,19 +138,24 @@ async def stream_state(client: Client, stream: str) -> StreamState:
     """
     try:
         reply = await client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=5.0)
-        state = msgspec.json.decode(reply.data, type=_Info).state
+        info = msgspec.json.decode(reply.data, type=_Info)
     except (NatsError, TimeoutError, msgspec.DecodeError) as error:
         raise UnavailableError(f"stream {stream} cannot be read: {error!r}") from error
-    return StreamState(state.messages, _unix_ns(state.first_ts), _unix_ns(state.last_ts))
+    state = info.state
+    return StreamState(
+        state.messages, _unix_ns(state.first_ts), _unix_ns(state.last_ts), state.last_seq, info.created
+    )
 
 
 class _State(msgspec.Struct):
     messages: int
     first_ts: str
     last_ts: str
+    last_seq: int
 
 
 class _Info(msgspec.Struct):
+    created: str
     state: _State
 
 

@@ -61,6 +61,17 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return f"{self.model}@{self.version}"
 
 
+class SiteRegistry(msgspec.Struct, frozen=True, kw_only=True):
+    """A site's instances, told to other sites' ingresses once a second (MessagePack): where their requests are sent."""
+
+    site: str
+    time_ns: int
+    instances: tuple[InstanceRecord, ...]
+    ready: frozenset[str]
+    """Of these, the names of those that may be sent a request."""
+    schema: int = 1
+
+
 class InstanceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One reading of one engine (MessagePack). A missing metric is None: unknown, not zero."""
 

@@ -77,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """`gpu_s / 3600` times the price of a GPU-hour; None where a pool that computed something has no price."""
     cost_per_million_good_tokens: float | None = None
     approximate: bool = False
-    """Whether the percentiles come from hourly histograms (within 4 %) and not from the rows."""
+    """Whether the percentiles come from hourly histograms (within 2 %) and not from the rows."""
 
 
 class PredictionError(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class ReportRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Whether to say what it cost."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger's figures over all the rows asked for, per class, and per whatever they are grouped by."""
 
     total: Summary

@@ -62,7 +62,7 @@ def test_each_cause_of_waste_has_its_tokens_and_gpu_time() -> None:
         account(ended("good", retried_input_tokens=70, retried_output_tokens=3, retried_gpu_s=0.1, **gpu)),
         account(ended("late", ttft_s=9.0, **gpu)),
         account(ended("gone", outcome="cancelled", output_tokens=7, **gpu)),
-        account(ended("silent", outcome="lost", output_tokens=0, reused_tokens=0, ttft_s=None, tpot_s=None)),
+        account(ended("silent", outcome="lost", output_tokens=0, reused_tokens=0, ttft_s=0.5, tpot_s=None)),
         account(ended("refused", outcome="rejected", admitted=False, instance=None, output_tokens=0)),
     ]
     totals = Totals.of(rows)
@@ -99,11 +99,11 @@ def test_rows_of_different_time_scales_have_spans_of_their_own() -> None:
 
 
 @given(latencies)
-def test_percentiles_of_a_histogram_are_within_four_percent_of_those_of_rows(values: list[float]) -> None:
+def test_percentiles_of_a_histogram_are_within_two_percent_of_those_of_rows(values: list[float]) -> None:
     histogram = Histogram.of(values)
     for percent in (50, 95, 99):
         exact = float(np.percentile(values, percent))
-        assert histogram.percentile(percent) == pytest.approx(exact, rel=0.04)
+        assert histogram.percentile(percent) == pytest.approx(exact, rel=0.02)
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e9), max_size=30), st.integers(0, 30))

@@ -45,6 +45,19 @@ def test_only_ingress_says_how_a_request_ended(outcome: str):
     assert publishers(subjects.request("local", "m@1", outcome)) == {"ingress"}
 
 
+def test_only_the_accountant_closes_a_request_that_nobody_ended_and_the_deciders_hear_it():
+    subject = subjects.request("local", "m@1", subjects.LOST)
+    assert publishers(subject) == {"goodput_accountant"}
+    for service in ("slomax", "tokenpilot"):
+        assert any(matches(pattern, subject) for pattern in SUBSCRIBE[service])
+
+
+def test_only_the_accountant_writes_dead_letters_and_a_stream_keeps_them():
+    subject = subjects.dead_letter("local")
+    assert publishers(subject) == {"goodput_accountant"}
+    assert matches(subjects.ALL_DEAD_LETTERS, subject)
+
+
 def test_only_the_accountant_acknowledges_events_or_else_the_ledger_would_miss_them():
     assert publishers("$JS.ACK.REQUESTS.accountant.1.2.3.4.5") == {"goodput_accountant"}
     assert publishers("$JS.ACK.domain.hash.REQUESTS.accountant.1.2.3.4.5.6") == {"goodput_accountant"}
@@ -73,7 +86,7 @@ def test_only_those_who_judge_tenants_or_record_what_they_were_promised_hear_the
 def test_only_the_collector_records_the_situation_and_the_fleet_stream_keeps_it():
     subject = subjects.situation("local")
     assert publishers(subject) == {"telemetry_collector"}
-    assert any(matches(pattern, subject) for pattern in subjects.FLEET_STREAM_SUBJECTS)
+    assert any(matches(pattern, subject) for pattern in subjects.fleet_stream("local"))
 
 
 def test_only_slomax_queues_admits_and_says_what_its_feedback_changed():
@@ -88,13 +101,20 @@ def test_a_standby_hears_what_the_deciding_slomax_answers(event: str):
     assert any(matches(pattern, answer) for pattern in SUBSCRIBE["slomax"])
 
 
+@pytest.mark.parametrize("service", ["slomax", "tokenpilot"])
+def test_a_decider_hears_every_way_in_which_a_request_ends(service: str):
+    for outcome in (*subjects.OUTCOMES, subjects.LOST):
+        ended = subjects.request("local", "m@1", outcome)
+        assert any(matches(pattern, ended) for pattern in SUBSCRIBE[service])
+
+
 def test_slomax_hears_the_goodput_that_it_steers_by():
     assert any(matches(pattern, subjects.goodput("local", "m@1")) for pattern in SUBSCRIBE["slomax"])
 
 
 def test_what_feedback_changed_is_recorded():
     assert any(
-        matches(pattern, subjects.control("local", "m@1")) for pattern in subjects.FLEET_STREAM_SUBJECTS
+        matches(pattern, subjects.control("local", "m@1")) for pattern in subjects.fleet_stream("local")
     )
 
 
@@ -105,7 +125,27 @@ def test_a_service_hears_only_its_own_replies(service: str):
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_may_create_only_streams_that_tokenfleet_has(service: str):
-    ours = {"REQUESTS", "FLEET", "KV_instances", "KV_leases", "KV_tenants", "KV_policy", "KV_latency"}
+    ours = {
+        "REQUESTS",
+        "FLEET",
+        "DEAD_LETTERS",
+        "KV_instances",
+        "KV_leases",
+        "KV_tenants",
+        "KV_policy",
+        "KV_latency",
+    }
     created = {each.rpartition(".")[2] for each in PUBLISH[service] if ".STREAM.CREATE." in each}
     assert created <= ours
     assert not [each for each in PUBLISH[service] if re.search(r"STREAM\.(UPDATE|DELETE|PURGE|\*)", each)]
+
+
+@pytest.mark.parametrize("subject", [subjects.ledger_report("local"), subjects.ledger_rows("local")])
+def test_the_ledger_is_asked_by_ingress_alone_and_answered_by_the_accountant(subject: str):
+    assert publishers(subject) == {"ingress"}
+    assert {user for user in SERVICES if subject in _heard(user)} == {"goodput_accountant"}
+
+
+def _heard(user: str) -> set[str]:
+    asked = (subjects.ledger_report("local"), subjects.ledger_rows("local"))
+    return {subject for subject in asked if any(matches(pattern, subject) for pattern in SUBSCRIBE[user])}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from ingress import outbox
 from ingress.journal import Journal, Line, outcome_of
@@ -79,3 +80,25 @@ async def test_publishing_is_repeated_with_the_same_id_until_it_is_stored(
 async def test_what_is_not_stored_stays_in_the_journal(journal: Journal) -> None:
     assert not await run(AbsentBus(failures=10**6), journal, 0.05)
     assert journal.backlog == 1
+
+
+async def test_outcomes_that_a_cut_off_site_keeps_delay_no_others(tmp_path: Path) -> None:
+    class CutOffBus(AbsentBus):
+        async def publish_acked(self, subject: str, _: Ended, event_id: str, **__: Any) -> bool:
+            self.published.append((subject, event_id))
+            if ".away." in subject:
+                raise UnavailableError("no JetStream stream takes this subject")
+            return False
+
+    bus = CutOffBus(failures=0)
+    journal = Journal(tmp_path / "j")
+    box = Outbox(cast(Bus, bus), journal)
+    box.start()
+    ended = outcome_of(Line(accepted=SUBMITTED), 2, 1.0)
+    for number in range(2 * outbox.WORKERS):
+        box.put(replace(ended, site="away", request_id=f"a{number}", event_id=f"a{number}.end"))
+    box.put(ended)
+    assert not await box.flush(0.05)
+    assert ("tf.v1.local.request.m.failed", "r.end") in bus.published
+    for task in bus.tasks:
+        task.cancel()

@@ -1,5 +1,6 @@
 """Which settings of a policy or a tenant cannot hold together, though each of them is valid."""
 
+import math
 import re
 from unittest.mock import MagicMock
 
@@ -69,3 +70,23 @@ def test_a_bad_policy_in_the_bucket_is_refused_and_the_last_good_one_stays(
     log.error.assert_called_once()
     live._changed(subjects.POLICY_KEY, msgspec.json.encode(Policy(long_context_tokens=8_000)))
     assert live.current.long_context_tokens == 8_000
+
+
+@pytest.mark.parametrize(
+    ("pool", "price", "said"),
+    [
+        ("llama-70b", 1.0, "a pool is MODEL@VERSION"),
+        ("@1", 1.0, "a pool is MODEL@VERSION"),
+        ("*", math.inf, "inf is no price"),
+        ("llama-70b@1", math.nan, "nan is no price"),
+        ("llama-70b@1", -1.0, "-1 is no price"),
+    ],
+)
+def test_a_price_is_finite_and_of_a_pool(pool: str, price: float, said: str):
+    (problem,) = problems(Policy(gpu_hour_prices={pool: price}))
+    assert pool in problem
+    assert said in problem
+
+
+def test_prices_may_be_zero_and_of_any_pool():
+    assert problems(Policy(gpu_hour_prices={"llama-3.1@1.0": 9.8, "*": 0.0})) == []

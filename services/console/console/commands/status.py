@@ -23,6 +23,18 @@ def status(state_dir: Path) -> None:
     """Show the running stack: its processes, and what ingress and TokenPilot say of the fleet."""
     state = StateFolder(state_dir)
     record = state.running()
+    for site, folder in record.site_dirs.items():
+        Console().rule(f"site {site}", align="left")
+        _show(StateFolder(Path(folder)))
+    if record.site_dirs:
+        Console().rule("links, exchanges and the ledger's server", align="left")
+        Console().print(_processes(record))
+    else:
+        _show(state)
+
+
+def _show(state: StateFolder) -> None:
+    record = state.running()
     health, pilot = asyncio.run(_health(record.api_url, admin_url(state.log("tokenpilot"))))
     console = Console()
     console.print(
@@ -34,6 +46,8 @@ def status(state_dir: Path) -> None:
         console.print(f"Ingress does not answer at {record.api_url}/health.")
         return
     console.print(_pools(health))
+    if others := health.get("sites"):
+        console.print(_others(others))
     console.print(_index(pilot), highlight=False)
     console.print(f"Requests in flight: {health.get('in_flight', 'unknown')}")
 
@@ -59,6 +73,14 @@ def _pools(health: dict[str, Any]) -> Table:
     table = Table("pool", "ready", "known")
     for pool, counts in health.get("pools", {}).items():
         table.add_row(pool, str(counts.get("ready")), str(counts.get("known")))
+    return table
+
+
+def _others(sites: dict[str, Any]) -> Table:
+    """Other sites as this one's ingress hears them."""
+    table = Table("other site", "ready", "known", "silent for")
+    for site, said in sites.items():
+        table.add_row(site, str(said["ready"]), str(said["known"]), f"{said['silent_s']} s")
     return table
 
 

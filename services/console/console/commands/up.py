@@ -5,12 +5,15 @@ import signal
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
 from console.commands.common import quiet_logs, state_dir_option
 from console.options import DEFAULT_MODEL, DEFAULT_PROFILE, ModelShare, StackOptions, parse_model
+from console.sites.options import SitesOptions, parse_sites
+from console.sites.stack import SitesStack
 from console.stack import Progress, Stack
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -22,6 +25,7 @@ Examples:
   tokenfleet up
   tokenfleet up --time-scale 5 --port 9000
   tokenfleet up --engines 6 --model llama-70b=4 --model qwen-32b@2=2
+  tokenfleet up --sites A=0,B=2,C=2 --round-trip B-C=80ms --bandwidth A-B=100mbit
   TOKENFLEET_NATS_URL=nats://host:4222 TOKENFLEET_POSTGRES_DSN=postgresql://... tokenfleet up
 """
 )
@@ -49,6 +53,26 @@ Examples:
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port of the API; 0: any."
 )
 @click.option("--no-engines", is_flag=True, help="Start no emulated engines: they are elsewhere.")
+@click.option(
+    "--sites",
+    metavar="SITE=ENGINES,...|NUMBER",
+    help="Several sites, each with its own NATS and services, instead of one; a number: an entry without engines and "
+    "others with two each.",
+)
+@click.option(
+    "--round-trip",
+    "round_trips",
+    multiple=True,
+    metavar="SITE-SITE=TIME",
+    help="Between two sites, in wall time; repeat for several. Default: 30ms.",
+)
+@click.option(
+    "--bandwidth",
+    "bandwidths",
+    multiple=True,
+    metavar="SITE-SITE=RATE",
+    help="Between two sites, in each direction; repeat for several. Default: no limit.",
+)
 @state_dir_option
 def up(
     engines: int,
@@ -59,6 +83,9 @@ def up(
     host: str,
     port: int,
     no_engines: bool,
+    sites: str | None,
+    round_trips: tuple[str, ...],
+    bandwidths: tuple[str, ...],
     state_dir: Path,
 ) -> None:
     """Start NATS, Postgres, the six services, node agents and emulated engines; Ctrl-C stops all of it.
@@ -77,10 +104,25 @@ def up(
         start_engines=not no_engines,
     )
     quiet_logs()
-    asyncio.run(_up(options, Console()))
+    asyncio.run(_up(options, _sites(sites, round_trips, bandwidths), Console()))
 
 
-async def _up(options: StackOptions, console: Console) -> None:
+def _sites(
+    sites: str | None, round_trips: tuple[str, ...], bandwidths: tuple[str, ...]
+) -> SitesOptions | None:
+    if sites is None:
+        if round_trips or bandwidths:
+            raise click.UsageError("--round-trip and --bandwidth are of links between --sites.")
+        return None
+    for option in ("engines", "nodes", "no_engines"):
+        if click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"--{option.replace('_', '-')} is of one site; --sites says how many engines each has."
+            )
+    return parse_sites(sites, round_trips, bandwidths)
+
+
+async def _up(options: StackOptions, sites: SitesOptions | None, console: Console) -> None:
     stopping = _stop_requested(console)
     with _progress_bar(console) as bar:
         task = bar.add_task("starting", total=None)
@@ -94,9 +136,10 @@ async def _up(options: StackOptions, console: Console) -> None:
                 console.print(f"{progress.step[0].upper()}{progress.step[1:]} ...")
             step = progress.step
 
-        stack = Stack(
-            options, report=lambda message: bar.console.print(message, markup=False), on_progress=show
-        )
+        def report(message: str) -> None:
+            bar.console.print(message, markup=False)
+
+        stack = SitesStack(options, sites, report, show) if sites else Stack(options, report, show)
         starting = asyncio.create_task(stack.start())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
@@ -140,12 +183,13 @@ def _progress_bar(console: Console) -> ProgressBar:
     return ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _announce(console: Console, stack: Stack) -> None:
+def _announce(console: Console, stack: Stack | SitesStack) -> None:
     model = stack.first_model
     console.print(
         f"TokenFleet is up: [bold]{stack.api_url}/v1[/bold]\n"
         f"API key: {stack.api_key}\n"
-        f"Logs:    {stack.log_folder}\n\n"
+        f"Logs:    {stack.log_folder}\n"
+        f"{_sites_of(stack)}"
         "Try it:",
         highlight=False,
     )
@@ -159,3 +203,10 @@ def _announce(console: Console, stack: Stack) -> None:
         soft_wrap=True,
     )
     console.print("  tokenfleet status\n\nCtrl-C stops everything.", highlight=False)
+
+
+def _sites_of(stack: Stack | SitesStack) -> str:
+    if isinstance(stack, Stack):
+        return "\n"
+    lines = [f"Site {name}:  {site.api_url}/v1\n" for name, site in stack.sites.items()]
+    return f"{''.join(lines)}Links:   tokenfleet links\n\n"

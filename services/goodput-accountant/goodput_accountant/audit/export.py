@@ -121,8 +121,9 @@ async def _write(bus: Bus, path: Path, span: Span, whole: Span, progress: Progre
     with LogWriter(path, span) as writer:
         before_ns = span.from_ns - SITUATION_BEFORE_NS
         await _copy(bus, writer, subjects.STREAM_FLEET, subjects.ALL_SITUATIONS, before_ns, span.to_ns)
-        for filters in subjects.REQUESTS_STREAM_SUBJECTS:
-            await _copy(bus, writer, subjects.STREAM_REQUESTS, filters, span.from_ns, span.to_ns, done)
+        await _copy(
+            bus, writer, subjects.STREAM_REQUESTS, subjects.ALL_REQUESTS, span.from_ns, span.to_ns, done
+        )
     return Exported(path=path, span=span, messages=writer.messages)
 
 

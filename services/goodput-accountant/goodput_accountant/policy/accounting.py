@@ -14,12 +14,14 @@ Definitions (engine seconds; `n` output tokens; `L_ttft`, `L_tpot`, `L_e2e` the 
 - met          True: good. False: rejected, timed out, failed or lost with a promise made, or completed with a term
                missed. None: nothing was promised, or nothing of the promise could be judged.
 - lost         nobody said how it ended: a miss where a promise was made, its tokens unknown (none are booked as
-               output). A true outcome that arrives later is a correction: revision 1 replaces revision 0.
+               output). Its e2e is when it was closed, which says nothing of any term: only a first token that was
+               seen is judged. A true outcome that arrives later is a correction: revision 1 replaces revision 0.
 - cancelled    neutral (None), unless the promise was already broken when the client left (a measured term
                over its limit, or a stream still silent after `L_ttft`): then a miss. Else a slow fleet would
                look better for every client that gave up.
 - computed     `input - reused`: prompt tokens the engine had to prefill, once the request was at an instance.
-               For a request that ended before its first token this is an upper bound.
+               For a request that ended before its first token this is an upper bound; of a lost one without a
+               first token nobody knows whether an engine ever had it: 0.
 - waste        computed prompt tokens and output tokens of a request that timed out, was cancelled or failed
                (cause: its outcome), was lost or completed late (cause: late); and those of abandoned
                attempts (cause: retried), whatever came of the last one.
@@ -124,7 +126,7 @@ def account(ended: Ended) -> LedgerRow:
     objective = ended.objective or Objective()
     within = _judged_terms(ended, objective)
     met = _met(ended, objective, within)
-    at_engine = ended.outcome != "rejected" and (ended.instance is not None or ended.outcome == "completed")
+    at_engine = _at_engine(ended)
     reused = min(ended.reused_tokens, ended.input_tokens)
     computed = ended.input_tokens - reused if at_engine else 0
     cause = _waste_cause(ended.outcome, met)
@@ -203,20 +205,26 @@ def _check(ended: Ended) -> None:
         raise ContractError(f"time_scale of request {ended.request_id} is not positive: {ended.time_scale}")
 
 
+def _at_engine(ended: Ended) -> bool:
+    if ended.outcome == "lost":
+        return ended.ttft_s is not None
+    return ended.outcome != "rejected" and (ended.instance is not None or ended.outcome == "completed")
+
+
 def _judged_terms(ended: Ended, objective: Objective) -> dict[Term, bool]:
     """Each term that can be judged, and whether it stayed within its limit."""
     within: dict[Term, bool] = {}
-    completed = ended.outcome == "completed"
+    completed, end_known = ended.outcome == "completed", ended.outcome != "lost"
     if objective.ttft_s is not None:
         if ended.ttft_s is not None:
             within["ttft"] = ended.ttft_s <= objective.ttft_s
-        elif ended.stream and not completed and ended.e2e_s > objective.ttft_s:
+        elif ended.stream and not completed and end_known and ended.e2e_s > objective.ttft_s:
             within["ttft"] = False
     if objective.tpot_s is not None and ended.tpot_s is not None:
         within["tpot"] = ended.tpot_s <= objective.tpot_s
     limits = [objective.e2e_s, _implied_e2e_s(ended, objective) if completed else None]
     declared = [limit for limit in limits if limit is not None]
-    if declared and (completed or ended.e2e_s > min(declared)):
+    if declared and end_known and (completed or ended.e2e_s > min(declared)):
         within["e2e"] = ended.e2e_s <= min(declared)
     return within
 

@@ -115,7 +115,12 @@ def canonical(values: Mapping[str, object], schema: int) -> bytes:
 
 def canonical_row(row: LedgerRow) -> bytes:
     """The same of a row about to be written."""
-    return _encode([ROW_SCHEMA, *msgspec.structs.astuple(row)])
+    return canonical_values(msgspec.structs.astuple(row))
+
+
+def canonical_values(values: tuple[object, ...]) -> bytes:
+    """The same of its columns, in their order."""
+    return _encode((ROW_SCHEMA, *values))
 
 
 def link(head: bytes, rows: Iterable[bytes]) -> Sequence[bytes]:

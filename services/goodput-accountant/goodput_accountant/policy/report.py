@@ -20,8 +20,9 @@ Sums are those of `totals`; `accounting` says what each row adds to them.
 - prediction   absolute error as a share of the figure, over requests of one attempt that have both: of a later
                attempt the prediction counts from its routing, the figure from the submission. Of rows only.
 - percentiles  linear interpolation; TTFT and TPOT over the rows that have them, e2e over completed requests. Without
-               rows, from histograms (within 4 %), and the summary is marked `approximate`.
-- version      what follows the `@` of the pool; instance: of the last attempt, `-` where none was reached.
+               rows, from histograms (within 2 %), and the summary is marked `approximate`.
+- version      what follows the `@` of the pool.
+- instance     of the last attempt, `-` where none was reached; what attempts before it wasted elsewhere is booked there, too.
 """
 
 from collections import defaultdict

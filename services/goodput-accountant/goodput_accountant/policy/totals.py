@@ -16,7 +16,7 @@ order. What each row contributes is said in `accounting`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ from goodput_accountant.policy.histograms import Histogram
 from tokenfleet.errors import ContractError
 
 Cause = WasteCause | Literal["retried"]
+CAUSES: tuple[Cause, ...] = (*get_args(WasteCause), "retried")
 US_PER_S = 1_000_000
 
 

@@ -1,0 +1,1 @@
+"""`tokenfleet ledger`: what people ask of the ledger, and how it is shown and written."""
