@@ -8,11 +8,11 @@ import pytest
 from ledger_months import DAYS, FixedClock, day_number, fill_day
 from ledger_questions import HALF_NS, MONTH, NOW_NS, Questions
 
-from goodput_accountant.ledger import Ledger
+from goodput_accountant.ledger import Ledger, as_row
 from goodput_accountant.migrations import migrate
 from goodput_accountant.policy.accounting import LedgerRow
+from goodput_accountant.policy.chain import FIELDS
 from goodput_accountant.policy.report import build_report
-from goodput_accountant.rolled import as_row
 from goodput_accountant.roller import Roller
 from goodput_accountant.settings import REPOSITORY_MIGRATIONS
 
@@ -41,7 +41,7 @@ def ledger_dsn(postgres_dsn: str) -> str:
 
 async def rows_of(dsn: str) -> Sequence[LedgerRow]:
     connection = await asyncpg.connect(dsn)
-    records = await connection.fetch(f"SELECT {', '.join(LedgerRow.__struct_fields__)} FROM ledger_current")
+    records = await connection.fetch(f"SELECT {', '.join(FIELDS)} FROM ledger_current")
     await connection.close()
     return list(map(as_row, records))
 

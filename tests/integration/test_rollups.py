@@ -13,16 +13,15 @@ import pytest
 from accountants import ended_request
 from ledger_months import FixedClock
 
-from goodput_accountant.ledger import Ledger, TooManyRowsError
+from goodput_accountant.ledger import Ledger, TooManyRowsError, as_row
 from goodput_accountant.migrations import migrate
 from goodput_accountant.policy.accounting import LedgerRow, account
-from goodput_accountant.policy.chain import START
+from goodput_accountant.policy.chain import FIELDS, START
 from goodput_accountant.policy.report import KEYS
 from goodput_accountant.policy.totals import Totals
 from goodput_accountant.questions import BadQuestionError
 from goodput_accountant.reports import Reports
 from goodput_accountant.retention import Retention, days_kept
-from goodput_accountant.rolled import as_row
 from goodput_accountant.roller import Roller
 from goodput_accountant.settings import REPOSITORY_MIGRATIONS
 from goodput_accountant.spans import read_wanted, span_totals
@@ -115,9 +114,8 @@ async def agree(ledger: Ledger, request: ReportRequest) -> bool:
         wanted = await read_wanted(connection, request)
         assert wanted is not None
         groups = await span_totals(connection, request, wanted, 10_000)
-        records = await connection.fetch("SELECT * FROM ledger_current")
-    fields = LedgerRow.__struct_fields__
-    rows = [as_row({name: record[name] for name in fields}) for record in records]
+        records = await connection.fetch(f"SELECT {', '.join(FIELDS)} FROM ledger_current")
+    rows = list(map(as_row, records))
     if groups is None:
         return False
     expected: dict[tuple[str, str], list[LedgerRow]] = {}

@@ -160,7 +160,7 @@ class Ledger:
                 f"The report covers more than {max_rows:,} requests. Narrow it by time, run, pool or tenant, "
                 "or raise TOKENFLEET_REPORT_MAX_ROWS."
             )
-        return [_row(record) for record in records]
+        return list(map(as_row, records))
 
     async def lookup(self, wanted_id: str, max_rows: int) -> list[LedgerEntry]:
         """The latest requests that bear an id, ours or the client's.
@@ -309,8 +309,11 @@ def partition_of(day: date) -> str:
     return f"ledger_{day:%Y%m%d}"
 
 
-def _row(record: "asyncpg.Record") -> LedgerRow:
-    return LedgerRow(**{**record, "missed": tuple(record["missed"])})
+def as_row(record: Sequence[Any]) -> LedgerRow:
+    """The row of a record with the columns of `FIELDS`, in that order."""
+    values = dict(zip(FIELDS, record, strict=True))
+    values["missed"] = tuple(values["missed"])
+    return LedgerRow(**values)
 
 
 def timestamp(unix_ns: int) -> datetime:

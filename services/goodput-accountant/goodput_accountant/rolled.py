@@ -4,17 +4,18 @@ A day's roll-ups have the first rows of its chain, as many as `ledger_rolled` sa
 rows to be added, and rows of before that one of the tail replaces.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from goodput_accountant.ledger import EPOCH
+from goodput_accountant.ledger import EPOCH, as_row
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.chain import DAY_NS, FIELDS
 from goodput_accountant.policy.cover import US_PER_S, Piece, Span
-from goodput_accountant.policy.rollups import Group, Stored
+from goodput_accountant.policy.rollups import Group, Stored, joined
 
 DAY_US = DAY_NS // 1000
 _FIELD_LIST = ", ".join(FIELDS)
@@ -29,9 +30,9 @@ ROOM = "SET LOCAL work_mem = '64MB'"
 BUCKETS = """
 SELECT site, pool, tenant, request_class, model, time_scale, min(first_ns), max(last_ns), string_agg(figures, ''::bytea),
        string_agg(ttft, ''::bytea), string_agg(tpot, ''::bytea), string_agg(e2e, ''::bytea)
-FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS piece(width_s, begin_at, end_at)
-JOIN ledger_rollups AS r ON r.width_s = piece.width_s AND r.start_at >= piece.begin_at AND r.start_at < piece.end_at
-WHERE ($4::text IS NULL OR r.pool = $4) AND ($5::text IS NULL OR r.tenant = $5)
+FROM ledger_rollups
+WHERE width_s = $1 AND start_at >= $2 AND start_at < $3
+  AND ($4::text IS NULL OR pool = $4) AND ($5::text IS NULL OR tenant = $5)
 GROUP BY site, pool, tenant, request_class, model, time_scale
 """
 # As the view `ledger_current` has it, at the moment that the chain was as long as $4.
@@ -127,20 +128,13 @@ async def read_buckets(
 ) -> list[tuple[Group, Stored]]:
     """The roll-ups of some stretches of time, those of each group joined."""
     await connection.execute(ROOM)
-    records = await connection.fetch(
-        BUCKETS,
-        [piece.width_s for piece in pieces],
-        [moment(piece.span.start) for piece in pieces],
-        [moment(piece.span.end) for piece in pieces],
-        pool,
-        tenant,
-    )
-    return [(Group(*record[:6]), Stored(*record[6:])) for record in records]
-
-
-def as_row(record: Any) -> LedgerRow:
-    """A record with the columns of a row."""
-    return LedgerRow(**{**record, "missed": tuple(record["missed"])})
+    parts: dict[Group, list[Stored]] = defaultdict(list)
+    # One statement for each piece: of several together Postgres does not know how few roll-ups they are.
+    for piece in pieces:
+        bounds = moment(piece.span.start), moment(piece.span.end)
+        for record in await connection.fetch(BUCKETS, piece.width_s, *bounds, pool, tenant):
+            parts[Group(*record[:6])].append(Stored(*record[6:]))
+    return [(group, joined(part)) for group, part in parts.items()]
 
 
 def moment(unix_us: int) -> datetime:

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from goodput_accountant.ledger import REPORT_ROWS, TooManyRowsError
+from goodput_accountant.ledger import REPORT_ROWS, TooManyRowsError, as_row
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.cover import DAY_S, HOUR_S, US_PER_S, Cover, Span, cover, within
 from goodput_accountant.policy.report import KEYS
 from goodput_accountant.policy.rollups import GROUP_KEYS, Group, Stored, bucket_of, restored
 from goodput_accountant.policy.totals import Totals
 from goodput_accountant.questions import BadQuestionError
-from goodput_accountant.rolled import DayState, as_row, moment, read_buckets, read_days, read_tail
+from goodput_accountant.rolled import DayState, moment, read_buckets, read_days, read_tail
 from tokenfleet.contracts.ledger import GroupBy, ReportRequest
 
 Key = tuple[str, str]
