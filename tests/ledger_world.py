@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncpg
-from accountants import SITE
+import httpx2 as httpx
+from accountants import SITE, ended_request, publish
 from conftest import NatsServer, Servers, delete_all_streams
 from warm_processes import start_service
 
@@ -22,10 +23,12 @@ from goodput_accountant.audit.verify import Verdict, Window, verify_stream
 from goodput_accountant.main import DURABLE
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
+from tokenfleet.contracts.requests import Ended
 from tokenfleet.errors import UnavailableError
 
 PATIENCE_S = 60.0
 """For anything to happen on a busy machine."""
+PUBLISH_EVERY_S = 0.05
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,13 +51,13 @@ class LedgerServers:
     postgres_server: EmbeddedPostgres
 
     @classmethod
-    def start(cls, servers: Servers, name: str) -> "LedgerServers":
+    def start(cls, servers: Servers, name: str, postgres_folder: Path | None = None) -> "LedgerServers":
         """Start both, with state of their own."""
         folder = servers.folder / name
         passwords = {user: f"p{secrets.token_hex(16)}" for user in USERS}
         embedded_nats = EmbeddedNats(folder / "nats", passwords)
         nats = ManagedProcess(embedded_nats.spec(folder / "nats.log"), print)
-        postgres_server = EmbeddedPostgres(folder / "postgres")
+        postgres_server = EmbeddedPostgres(postgres_folder or folder / "postgres")
         postgres = ManagedProcess(postgres_server.spec(folder / "postgres.log"), print)
         for process in (nats, postgres):
             servers.run(process.start())
@@ -89,6 +92,13 @@ class AccountantProcess:
             return True
 
         await until(listens, "the accountant starts")
+
+    async def sees_postgres(self) -> bool:
+        """Whether it says that it can use Postgres."""
+        answer = await asyncio.to_thread(
+            httpx.get, f"http://127.0.0.1:{self._admin_port}/health", timeout=5.0
+        )
+        return answer.json()["postgres"] == "connected"
 
     @property
     def alive(self) -> bool:
@@ -151,6 +161,14 @@ class LedgerWorld:
         finally:
             await connection.close()
 
+    async def until_rows(self, count: int) -> None:
+        """Return once there are at least so many."""
+
+        async def written() -> bool:
+            return await self.rows() >= count
+
+        await until(written, f"{count} rows")
+
     async def verdict(self) -> Verdict:
         """What `tokenfleet audit verify` finds once the accountants have acknowledged everything."""
         await self.until_acknowledged()
@@ -159,6 +177,52 @@ class LedgerWorld:
             return await verify_stream(connection, self.operator, Window(), 0.0, lambda stage, done: None)
         finally:
             await connection.close()
+
+
+class Load:
+    """Requests that end all the time; each is published until NATS has it."""
+
+    def __init__(self, server: NatsServer, name: str, rate: float) -> None:
+        self._server = server
+        self._name = name
+        self._at_once = round(rate * PUBLISH_EVERY_S)
+        self._stopped = False
+        self.published = 0
+
+    async def run(self) -> None:
+        bus = await Bus.connect(self._server.settings("ingress"), "load")
+        while not self._stopped:
+            events = [
+                ended_request(f"{self._name}-{number}")
+                for number in range(self.published, self.published + self._at_once)
+            ]
+            await self._publish(bus, events)
+            self.published += len(events)
+            await asyncio.sleep(PUBLISH_EVERY_S)
+        await bus.drain()
+
+    async def _publish(self, bus: Bus, events: list[Ended]) -> None:
+        while True:
+            try:
+                await publish(bus, events)
+                return
+            except UnavailableError:  # as ingress does: the same event ids again
+                await asyncio.sleep(PUBLISH_EVERY_S)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
+@contextlib.asynccontextmanager
+async def load(world: LedgerWorld, name: str = "load", rate: float = 1_000) -> AsyncIterator[Load]:
+    """So many requests a second while in the context; afterwards all of them are stored."""
+    requests = Load(world.servers.nats_server, name, rate)
+    running = asyncio.create_task(requests.run())
+    try:
+        yield requests
+    finally:
+        requests.stop()
+        await running
 
 
 @contextlib.asynccontextmanager

@@ -112,7 +112,7 @@ class Ledger:
     @classmethod
     async def open(cls, dsn: str) -> "Ledger":
         """Connect to a database whose schema is up to date."""
-        return cls(await asyncpg.create_pool(dsn, min_size=1, max_size=4, timeout=5.0, command_timeout=30.0))
+        return cls(await asyncpg.create_pool(dsn, min_size=0, max_size=4, timeout=5.0, command_timeout=30.0))
 
     async def close(self) -> None:
         """Give running queries two seconds to end, then close every connection."""
