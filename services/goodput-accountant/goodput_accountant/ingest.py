@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from goodput_accountant.ledger import YIELD_EVERY, Appended, DeadLetter, Ledger, RefusedError
+from goodput_accountant.appending import YIELD_EVERY
+from goodput_accountant.ledger import Appended, DeadLetter, Ledger, RefusedError
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.policy.accounting import LedgerRow, account
 from goodput_accountant.policy.chain import day_of
