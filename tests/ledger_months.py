@@ -8,7 +8,7 @@ import datetime
 
 import asyncpg
 
-from goodput_accountant.ledger import COLUMNS, partition_of
+from goodput_accountant.appending import COLUMNS, partition_of
 from tokenfleet.clock import SystemClock
 
 FIRST_DAY = datetime.date(2026, 9, 1)

@@ -29,7 +29,7 @@ from ledger_world import LedgerServers, LedgerWorld, ledger_world, new_database,
 from rich.console import Console
 from rich.table import Table
 
-from goodput_accountant.ledger import COLUMNS
+from goodput_accountant.appending import COLUMNS
 from goodput_accountant.migrations import migrate
 from goodput_accountant.settings import REPOSITORY_MIGRATIONS, AccountantSettings
 from tokenfleet.bus import Bus

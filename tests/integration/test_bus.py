@@ -134,6 +134,29 @@ async def test_a_batch_whose_handler_fails_is_delivered_again_and_nothing_is_ski
     assert failures == 1
 
 
+async def test_as_many_batches_are_handled_at_once_as_was_asked_for(bus: Bus):
+    subject = subjects.request("test4", "pool", "completed")
+    for number in range(50):
+        await bus.publish_acked(subject, Note(number), f"at-once-{number}")
+    seen: list[int] = []
+    at_once, most = 0, 0
+
+    async def handler(batch: Sequence[Fetched]) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.05)
+        at_once -= 1
+        seen.extend(msgspec.json.decode(message.data)["number"] for message in batch)
+
+    bus.spawn(
+        bus.consume(subjects.STREAM_REQUESTS, "test-at-once", [subject], handler, batch=5, concurrency=2)
+    )
+    await until(lambda: len(seen) >= 50)
+    assert sorted(seen) == list(range(50))
+    assert most == 2
+
+
 async def test_two_consumers_of_one_durable_share_the_work(bus: Bus, nats_server):
     other = await Bus.connect(nats_server.settings("operator"), "other")
     subject = subjects.request("local", "pool3", "completed")

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from goodput_accountant.appending import YIELD_EVERY
 from goodput_accountant.dead_letters import DeadLetters
-from goodput_accountant.ledger import YIELD_EVERY, Appended, Ledger, RefusedError
+from goodput_accountant.ledger import Appended, Ledger, RefusedError
 from goodput_accountant.metrics import Metrics
 from goodput_accountant.policy.accounting import LedgerRow, account
 from goodput_accountant.policy.chain import day_of

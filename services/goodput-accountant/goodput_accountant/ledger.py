@@ -2,47 +2,27 @@
 
 import asyncio
 import contextlib
-from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 import msgspec
 import structlog
 
+from goodput_accountant.appending import append_rows, prepare, timestamp
 from goodput_accountant.kept import KeptDay, kept_days, summarise
 from goodput_accountant.policy.accounting import LedgerRow
-from goodput_accountant.policy.chain import FIELDS, ROW_SCHEMA, START, canonical_values, day_of, link
+from goodput_accountant.policy.chain import FIELDS
 from goodput_accountant.policy.windows import WindowRow
 from tokenfleet.contracts.ledger import LedgerEntry, ReportRequest
 from tokenfleet.errors import TokenFleetError, UnavailableError
 
 log = structlog.get_logger(__name__)
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Statements are built only from these names; every value is a parameter.
-COLUMNS = (*FIELDS, "submitted_at", "ended_at", "row_schema", "sequence", "chain_hash")
+# Statements are built only from names of columns; every value is a parameter.
 _FIELD_LIST = ", ".join(FIELDS)
 
-YIELD_EVERY = 100
-"""Rows prepared before others may go on: Postgres, say, to which the batch before is being sent."""
-SAME_REQUEST = timedelta(days=1)
-"""Two outcomes under one request id are of the same request if it was submitted so close together by both."""
-
-# In order of days, so that two accountants cannot wait for each other in a circle.
-ADD_DAYS = f"""
-INSERT INTO ledger_days (day, rows, head) SELECT day, 0, '\\x{START.hex()}'::bytea FROM unnest($1::date[]) AS day ORDER BY day
-ON CONFLICT DO NOTHING RETURNING day
-"""  # noqa: S608
-HOLD_DAYS = "SELECT day, rows, head, dropped_rows FROM ledger_days WHERE day = ANY($1::date[]) ORDER BY day FOR UPDATE"
 KEEP_PARTITIONS = "LOCK TABLE ONLY ledger IN ACCESS SHARE MODE"
-MOVE_DAY = "UPDATE ledger_days SET rows = $2, head = $3 WHERE day = $1"
-THERE = """
-SELECT request_id, revision FROM ledger
-WHERE request_id = ANY($1::text[]) AND submitted_at >= $2::timestamptz - $4::interval
-  AND submitted_at <= $3::timestamptz + $4::interval
-"""
 REPORT_ROWS = f"""
 SELECT {_FIELD_LIST} FROM ledger_current
 WHERE ($1::text IS NULL OR client_request_id LIKE $1)
@@ -78,6 +58,10 @@ REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, Overfl
 AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
+Use = Literal["append", "queries"]
+"""Told apart since a Postgres whose disk is full still answers queries."""
+
+
 class RefusedError(TokenFleetError):
     """Postgres refuses the content of at least one row of a batch."""
 
@@ -107,7 +91,7 @@ class Ledger:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
         self._closing = False
-        self.available = True
+        self._failing: set[Use] = set()
 
     @classmethod
     async def open(cls, dsn: str) -> "Ledger":
@@ -130,9 +114,9 @@ class Ledger:
             UnavailableError: Postgres is away, full or shutting down; nothing is known to be written.
             RefusedError: nothing was written, because of the content of at least one row.
         """
-        days = await _prepare(rows)
-        async with self.transaction() as connection:
-            event_ids = await _append_rows(connection, days) if days else frozenset[str]()
+        days = await prepare(rows)
+        async with self.transaction("append") as connection:
+            event_ids = await append_rows(connection, days) if days else frozenset[str]()
         return Appended(event_ids=event_ids)
 
     async def report_rows(self, request: ReportRequest, max_rows: int) -> list[LedgerRow]:
@@ -188,6 +172,11 @@ class Ledger:
             records = await connection.fetch(ENDED_ROWS, timestamp(start_ns), timestamp(end_ns), site)
         return Claim(start_ns=start_ns, rows=[WindowRow(*record) for record in records])
 
+    @property
+    def available(self) -> bool:
+        """Whether Postgres did the last of each kind of thing that it was asked for."""
+        return not self._failing
+
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
         """A connection that only reads, and sees everything as it was at one moment.
@@ -208,18 +197,18 @@ class Ledger:
             await summarise(connection, days)
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Any]:
+    async def transaction(self, use: Use = "queries") -> AsyncIterator[Any]:
         """A connection in a transaction that commits when the block ends well.
 
         Raises:
             UnavailableError: Postgres is away, full or shutting down.
             RefusedError: of the content of what was to be written.
         """
-        async with self._connection() as connection, connection.transaction():
+        async with self._connection(use) as connection, connection.transaction():
             yield connection
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
+    async def _connection(self, use: Use = "queries") -> AsyncIterator[Any]:
         try:
             async with self._pool.acquire(timeout=10.0) as connection:
                 yield connection
@@ -228,85 +217,11 @@ class Ledger:
         except AWAY as error:
             if self.available and not self._closing:
                 log.error("postgres is away; trying again until it is back", error=repr(error))
-            self.available = False
+            self._failing.add(use)
             raise UnavailableError(f"Postgres cannot be used: {error!r}") from error
-        if not self.available:
+        if self._failing == {use}:
             log.info("postgres is back")
-        self.available = True
-
-
-class _Prepared(msgspec.Struct, frozen=True):
-    """A row, ready to be linked and written."""
-
-    key: tuple[str, int]
-    """Request and revision."""
-    values: tuple[Any, ...]
-    times: tuple[datetime, datetime]
-    canonical: bytes
-
-
-async def _prepare(rows: Sequence[LedgerRow]) -> dict[date, list[_Prepared]]:
-    """The rows by day, each request and revision once: all the work that can be done before anything is locked."""
-    days: dict[date, list[_Prepared]] = defaultdict(list)
-    seen: set[tuple[str, int]] = set()
-    for number, row in enumerate(rows, 1):
-        if number % YIELD_EVERY == 0:
-            await asyncio.sleep(0)
-        key = row.request_id, row.revision
-        if key not in seen:
-            seen.add(key)
-            values = msgspec.structs.astuple(row)
-            times = timestamp(row.submitted_ns), timestamp(row.ended_ns)
-            day_of(row)
-            days[times[0].date()].append(_Prepared(key, values, times, canonical_values(values)))
-    return days
-
-
-async def _append_rows(connection: Any, days: dict[date, list[_Prepared]]) -> frozenset[str]:
-    """Put the rows that are new at the ends of their days' chains; the event ids of those.
-
-    Whoever appends to a day holds its row of `ledger_days`: what is there cannot change between looking and writing.
-    """
-    for day in await connection.fetch(ADD_DAYS, sorted(days)):
-        await _create_partition(connection, day["day"])
-    heads = await connection.fetch(HOLD_DAYS, sorted(days))
-    there = await _there(connection, [row for rows in days.values() for row in rows])
-    records: list[tuple[Any, ...]] = []
-    for day, count, head, dropped in heads:
-        new = [row for row in days[day] if row.key not in there]
-        if not new:
-            continue
-        if count and count == dropped:
-            await _create_partition(connection, day)
-        hashes = link(head, [row.canonical for row in new])
-        records += [
-            (*row.values, *row.times, ROW_SCHEMA, place, hash_)
-            for place, (row, hash_) in enumerate(zip(new, hashes, strict=True), count + 1)
-        ]
-        await connection.execute(MOVE_DAY, day, count + len(new), hashes[-1])
-    if records:
-        await connection.copy_records_to_table("ledger", records=records, columns=COLUMNS)
-    return frozenset(record[0] for record in records)
-
-
-async def _there(connection: Any, rows: Sequence[_Prepared]) -> set[tuple[str, int]]:
-    """Those requests and revisions that have a row already."""
-    submitted = [row.times[0] for row in rows]
-    wanted = [row.key[0] for row in rows]
-    found = await connection.fetch(THERE, wanted, min(submitted), max(submitted), SAME_REQUEST)
-    return {tuple(record) for record in found}
-
-
-async def _create_partition(connection: Any, day: date) -> None:
-    await connection.execute(
-        f"CREATE TABLE {partition_of(day)} PARTITION OF ledger "
-        f"FOR VALUES FROM ('{day} 00:00:00+00') TO ('{day + timedelta(days=1)} 00:00:00+00')"
-    )
-
-
-def partition_of(day: date) -> str:
-    """The name of the table that has the rows of a day."""
-    return f"ledger_{day:%Y%m%d}"
+        self._failing.discard(use)
 
 
 def as_row(record: Sequence[Any]) -> LedgerRow:
@@ -314,11 +229,6 @@ def as_row(record: Sequence[Any]) -> LedgerRow:
     values = dict(zip(FIELDS, record, strict=True))
     values["missed"] = tuple(values["missed"])
     return LedgerRow(**values)
-
-
-def timestamp(unix_ns: int) -> datetime:
-    """As Postgres keeps it, at microsecond resolution."""
-    return EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 
 def like_prefix(prefix: str) -> str:

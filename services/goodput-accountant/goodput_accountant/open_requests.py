@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from goodput_accountant.ledger import SAME_REQUEST, timestamp
+from goodput_accountant.appending import SAME_REQUEST, timestamp
 from goodput_accountant.policy.lost import Submission
 from tokenfleet.contracts.requests import Ended
 

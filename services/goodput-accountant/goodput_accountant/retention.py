@@ -12,7 +12,8 @@ import asyncpg
 import msgspec
 import structlog
 
-from goodput_accountant.ledger import Ledger, partition_of
+from goodput_accountant.appending import partition_of
+from goodput_accountant.ledger import Ledger
 from goodput_accountant.policy.chain import FIELDS
 from goodput_accountant.policy.cover import FINE_S
 from goodput_accountant.roller import first_fine_day

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from goodput_accountant.ledger import EPOCH, as_row
+from goodput_accountant.appending import EPOCH
+from goodput_accountant.ledger import as_row
 from goodput_accountant.policy.accounting import LedgerRow
 from goodput_accountant.policy.chain import DAY_NS, FIELDS
 from goodput_accountant.policy.cover import US_PER_S, Piece, Span

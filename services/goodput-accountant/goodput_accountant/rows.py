@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from goodput_accountant.appending import timestamp
 from goodput_accountant.kept import KeptDay, kept_days
-from goodput_accountant.ledger import Ledger, like_prefix, timestamp
+from goodput_accountant.ledger import Ledger, like_prefix
 from goodput_accountant.policy.chain import FIELDS
 from goodput_accountant.questions import BadQuestionError, check_span, check_text
 from tokenfleet.contracts.ledger import LedgerRows, RowCursor, RowKey, RowsRequest

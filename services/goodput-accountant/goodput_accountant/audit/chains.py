@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from goodput_accountant.ledger import timestamp
+from goodput_accountant.appending import timestamp
 from goodput_accountant.policy.chain import CANONICAL, DAY_NS, FIELDS, canonical
 from goodput_accountant.policy.chain_check import Break, ChainCheck, DayHead, Link
 from goodput_accountant.policy.comparison import DERIVED

@@ -6,8 +6,8 @@ from typing import Any
 
 import asyncpg
 
+from goodput_accountant.appending import timestamp
 from goodput_accountant.audit.scratch import ROW
-from goodput_accountant.ledger import timestamp
 from goodput_accountant.policy.chain import CANONICAL
 from goodput_accountant.policy.comparison import DERIVED, Difference, compare
 

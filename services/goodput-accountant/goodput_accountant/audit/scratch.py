@@ -10,7 +10,8 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from goodput_accountant.ledger import REFUSALS, timestamp
+from goodput_accountant.appending import timestamp
+from goodput_accountant.ledger import REFUSALS
 from goodput_accountant.policy.accounting import LedgerRow, account
 from goodput_accountant.policy.chain import FIELDS, day_of
 from goodput_accountant.policy.comparison import DERIVED
