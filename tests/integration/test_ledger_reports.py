@@ -94,7 +94,7 @@ def ledger(postgres_dsn: str) -> str:
         # Given up as lost, and then its true outcome came: only that counts.
         happened = next(requests())
         gone = {"outcome": "lost", "output_tokens": 0, "event_id": f"{happened.event_id}.lost", **UNKNOWN}
-        await ledger.append([account(msgspec.structs.replace(happened, **gone))], [])
+        await ledger.append([account(msgspec.structs.replace(happened, **gone))])
         # Out of order, as they may come.
         await ledger.append(ROWS[::2])
         await ledger.append(ROWS[1::2])
