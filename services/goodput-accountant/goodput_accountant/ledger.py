@@ -24,6 +24,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Statements are built only from these names; every value is a parameter.
 COLUMNS = (*FIELDS, "submitted_at", "ended_at", "row_schema", "sequence", "chain_hash")
 _FIELD_LIST = ", ".join(FIELDS)
+_MISSED = FIELDS.index("missed")
 
 YIELD_EVERY = 100
 """Rows prepared before others may go on: Postgres, say, to which the batch before is being sent."""
@@ -306,9 +307,9 @@ def partition_of(day: date) -> str:
 
 def as_row(record: Sequence[Any]) -> LedgerRow:
     """The row of a record with the columns of `FIELDS`, in that order."""
-    values = dict(zip(FIELDS, record, strict=True))
-    values["missed"] = tuple(values["missed"])
-    return LedgerRow(**values)
+    values = list(record)
+    values[_MISSED] = tuple(values[_MISSED])
+    return LedgerRow(*values)
 
 
 def timestamp(unix_ns: int) -> datetime:
