@@ -78,7 +78,7 @@ async def some_ids(dsn: str) -> list[tuple[str, str]]:
     """Ids of requests of all days: ours and the client's."""
     connection = await asyncpg.connect(dsn)
     records = await connection.fetch(
-        "SELECT request_id, client_request_id FROM ledger TABLESAMPLE SYSTEM (0.01) LIMIT 5000"
+        "SELECT request_id, client_request_id FROM ledger TABLESAMPLE SYSTEM (0.5) LIMIT 20000"
     )
     await connection.close()
     return [tuple(record) for record in records]
@@ -124,7 +124,10 @@ def test_people_are_answered_within_a_tenth_of_a_second(
         console = Console(width=120)
         console.print(asyncio.run(fill(postgres_dsn, ROWS)), highlight=False)
         times = asyncio.run(ask_all(postgres_dsn))
-        table = Table("asked of the ledger", "median ms", "longest ms", f"under {BAR_S * 1000:.0f} ms")
+        load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs (above one each, these are times of waiting)"
+        table = Table(title=load, title_justify="left")
+        for heading in ("asked of the ledger", "median ms", "longest ms", f"under {BAR_S * 1000:.0f} ms"):
+            table.add_column(heading)
         for name, (median, longest) in times.items():
             verdict = "yes" if median < BAR_S else "NO"
             table.add_row(name, f"{median * 1000:.1f}", f"{longest * 1000:.1f}", verdict)

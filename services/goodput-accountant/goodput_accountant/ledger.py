@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 # Statements are built only from names of columns; every value is a parameter.
 _FIELD_LIST = ", ".join(FIELDS)
+_MISSED = FIELDS.index("missed")
 
 KEEP_PARTITIONS = "LOCK TABLE ONLY ledger IN ACCESS SHARE MODE"
 REPORT_ROWS = f"""
@@ -226,9 +227,9 @@ class Ledger:
 
 def as_row(record: Sequence[Any]) -> LedgerRow:
     """The row of a record with the columns of `FIELDS`, in that order."""
-    values = dict(zip(FIELDS, record, strict=True))
-    values["missed"] = tuple(values["missed"])
-    return LedgerRow(**values)
+    values = list(record)
+    values[_MISSED] = tuple(values[_MISSED])
+    return LedgerRow(*values)
 
 
 def like_prefix(prefix: str) -> str:

@@ -107,7 +107,7 @@ async def start(service: Service[AccountantSettings]) -> None:
         await service.bus.serve(subjects.ledger_lookup(site), LedgerLookup, reports.lookup, queue=QUEUE)
         windows = WindowPublisher(ledger, broker, metrics, service.clock, site, settings.goodput_window_s)
         service.every(settings.goodput_window_s / 4, windows.publish)
-    service.every(ROLL_EVERY_S, Roller(ledger, service.clock).turn)
+    service.every(ROLL_EVERY_S, Roller(ledger, service.clock, lambda: ingest.rows_written).turn)
     service.every(RETENTION_EVERY_S, Retention(ledger, service.clock, settings.ledger_keep_days).sweep)
     _watch_backlog(service, metrics)
 

@@ -5,7 +5,7 @@ Nobody else writes roll-ups of that day, since none is wider than a day.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -28,9 +28,11 @@ from goodput_accountant.rolled import COUNTS, Tail, read_tail, seconds
 from tokenfleet.clock import Clock
 from tokenfleet.errors import UnavailableError
 
-STEP_ROWS = 5_000
-LONGEST_TURN_S = 0.25
-"""Of every second: ingest comes first."""
+STEP_ROWS = 2_000
+LONGEST_TURN_S = 0.5
+BUSY_TURN_S = 0.1
+BUSY_ROWS = 2_000
+"""Written between two turns, that many say that ingest needs the time more."""
 FINE_DAYS = 3
 """The narrowest roll-ups are made for, and kept of, today and so many days before."""
 
@@ -71,14 +73,32 @@ WHERE submitted_at >= $1 AND submitted_at < $2 AND sequence > $3 AND sequence <=
 class Roller:
     """Call `turn` again and again."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, step_rows: int = STEP_ROWS) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        written: Callable[[], int] = lambda: 0,
+        step_rows: int = STEP_ROWS,
+    ) -> None:
+        """
+        Args:
+            ledger: what is rolled up.
+            clock: says which day it is, and how long a turn takes.
+            written: how many rows this process has written so far.
+            step_rows: at most so many in one transaction.
+        """
         self._ledger = ledger
         self._clock = clock
+        self._written = written
+        self._written_before = written()
         self._step_rows = step_rows
 
     async def turn(self) -> None:
-        """Roll up what is new, for a quarter of a second at most; a Postgres that is away passes."""
-        end_s = self._clock.wall_s() + LONGEST_TURN_S
+        """Roll up what is new, for some time and not all of it; a Postgres that is away passes."""
+        written = self._written()
+        busy = written - self._written_before > BUSY_ROWS
+        self._written_before = written
+        end_s = self._clock.wall_s() + (BUSY_TURN_S if busy else LONGEST_TURN_S)
         try:
             while await self.step() and self._clock.wall_s() < end_s:
                 pass

@@ -44,7 +44,7 @@ UNCLASSIFIED = "unclassified"
 LARGEST = 2**63
 
 
-class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerRow(msgspec.Struct, frozen=True):
     """What one request was worth. Field names are the ledger's column names; durations in engine seconds."""
 
     event_id: str
