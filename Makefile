@@ -9,7 +9,7 @@ VLLM := .tools/vllm
 VLLM_STAMP := $(VLLM)/.installed
 VLLM_VERSION := 0.32.0
 
-.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bench-ledger-ingest bars dynamo test-audit test-faults-ledger test-engine lock-engine clean
+.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bench-ledger-ingest bars dynamo test-audit test-faults test-faults-ledger test-engine lock-engine clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ dynamo: $(STAMP)  ## Install NVIDIA Dynamo's replay beside the product (for `tok
 
 test-audit: $(STAMP)  ## Replay with processes killed, then prove that the ledger is what the events say (four minutes)
 	@TOKENFLEET_TEST_AUDIT=1 $(BIN)/pytest tests/audit --verbose
+
+test-faults: $(STAMP)  ## All tests of faults: sites cut off, ingress gone for good, besides those of `make test` (ten minutes)
+	@TOKENFLEET_TEST_FAULTS=1 $(BIN)/pytest tests/faults --verbose
 
 test-faults-ledger: $(STAMP)  ## Take Postgres, its disk and NATS from under the ledger for a minute each (five minutes)
 	@TOKENFLEET_TEST_LEDGER_FAULTS=1 $(BIN)/pytest tests/faults/test_ledger_faults.py --verbose
