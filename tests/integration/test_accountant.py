@@ -195,7 +195,8 @@ async def test_postgres_may_go_away_and_come_back_under_ingest(
                 await publish(ingress, events[400:])
                 await process.start()
                 await until_written(dsn, operator, "outage", 600)
-            assert service.health()["postgres"] == "connected"
+            # Once questions are answered again, too.
+            await until(_async(lambda: service.health()["postgres"] == "connected"), "the return is noticed")
     await process.stop()
     server.close()
     said = [entry["event"] for entry in logs if "postgres" in entry["event"]]

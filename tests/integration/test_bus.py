@@ -135,7 +135,7 @@ async def test_a_batch_whose_handler_fails_is_delivered_again_and_nothing_is_ski
 
 
 async def test_as_many_batches_are_handled_at_once_as_was_asked_for(bus: Bus):
-    subject = subjects.request("test4", "pool", "completed")
+    subject = subjects.request("local", "pool4", "completed")
     for number in range(50):
         await bus.publish_acked(subject, Note(number), f"at-once-{number}")
     seen: list[int] = []
