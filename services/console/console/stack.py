@@ -152,8 +152,9 @@ class Stack:
             ConfigurationError: the options, this machine or another running stack do not allow it.
             UnavailableError: a server or a service does not come up. Nothing is left running.
         """
+        self._state.lock()  # outside: what is not ours is not stopped
         try:
-            await self.start_servers()
+            await self._begin()
             await self.start_services()
         except BaseException:
             await self.stop()
@@ -162,6 +163,9 @@ class Stack:
     async def start_servers(self) -> None:
         """The first half of a start: what `record` then tells how to reach. Raises as `start`."""
         self._state.lock()
+        await self._begin()
+
+    async def _begin(self) -> None:
         self._port = self._options.port or free_port(self._options.host)
         check_port(self._options.host, self._port)
         self._forget_dead_engines()
