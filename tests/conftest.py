@@ -15,6 +15,7 @@ import asyncpg
 import hypothesis
 import nats
 import pytest
+import structlog
 from otlp_receiver import OtlpReceiver
 from pydantic import SecretStr
 from running_stack import RunningStack, start_stack
@@ -71,6 +72,13 @@ class Servers:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command run inside a test silences the logs of this process: not those of the tests after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from tokenfleet.bus import Bus
 from tokenfleet.bus.storage import streams
 from tokenfleet.contracts.dead_letters import DeadLetter
 from tokenfleet.contracts.ledger import LedgerEntries, LedgerLookup
+from tokenfleet.errors import ContractError
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +109,7 @@ async def test_an_event_delivered_again_is_one_letter_and_counts_once(
         # Two accountants that were given the same event, and one of them twice.
         both = [DeadLetters(service.bus, metrics, service.clock, SITE) for _ in range(2)]
         for each in (*both, both[0]):
-            letter = each.letter(SUBJECT, 77, b"{}", "not_credible", "negative")
+            letter = each.letter(SUBJECT, 77, b"{}", "not_credible", ContractError("negative"))
             assert await each.store([letter]) == []
         found = await find(bus, 0, 1)
         assert found.total == total + 1
@@ -118,7 +119,7 @@ async def test_an_event_delivered_again_is_one_letter_and_counts_once(
         await bus.publish_acked(subjects.dead_letter(SITE), again, "an hour later")
         assert (await find(bus, 0, 1)).total == total + 1
         # Of a stream set up anew, another event with that sequence.
-        other = both[0].letter(SUBJECT, 77, b"[]", "not_credible", "negative")
+        other = both[0].letter(SUBJECT, 77, b"[]", "not_credible", ContractError("negative"))
         assert await both[0].store([other]) == []
         assert (await find(bus, 0, 1)).total == total + 2
 

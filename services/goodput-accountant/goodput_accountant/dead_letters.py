@@ -29,7 +29,7 @@ class DeadLetters:
         self._site = site
 
     def letter(
-        self, subject: str, sequence: int, data: bytes, reason: DeadLetterReason, detail: str
+        self, subject: str, sequence: int, data: bytes, reason: DeadLetterReason, error: Exception
     ) -> DeadLetter:
         """About an event of the stream of requests."""
         digest = hashlib.sha256(data).hexdigest()
@@ -39,7 +39,7 @@ class DeadLetters:
             site=self._site,
             time_ns=self._clock.unix_ns(),
             reason=reason,
-            detail=detail[:LONGEST_TEXT],
+            detail=str(error).replace("\0", "\\0")[:LONGEST_TEXT],
             stream=subjects.STREAM_REQUESTS,
             sequence=sequence,
             subject=subject[:LONGEST_TEXT],

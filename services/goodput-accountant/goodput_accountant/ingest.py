@@ -111,9 +111,7 @@ class Ingest:
                 retry_s = min(retry_s * 2, LONGEST_RETRY_S)
 
     def _letter(self, message: Fetched, reason: DeadLetterReason, error: Exception) -> DeadLetter:
-        return self._dead_letters.letter(
-            message.subject, message.sequence, message.data, reason, str(error).replace("\0", "\\0")
-        )
+        return self._dead_letters.letter(message.subject, message.sequence, message.data, reason, error)
 
 
 def _row(ended: Ended) -> LedgerRow:

@@ -12,9 +12,8 @@ import asyncpg
 import msgspec
 import structlog
 
-from goodput_accountant.appending import partition_of
+from goodput_accountant.appending import COLUMNS, partition_of
 from goodput_accountant.ledger import Ledger
-from goodput_accountant.policy.chain import FIELDS
 from goodput_accountant.policy.cover import FINE_S
 from goodput_accountant.roller import first_fine_day
 from tokenfleet.clock import Clock
@@ -46,7 +45,7 @@ _LATER = """
 (SELECT FROM ledger AS later WHERE later.submitted_at = one.submitted_at AND later.request_id = one.request_id
     AND later.revision > 0)
 """
-_COLUMNS = ", ".join((*FIELDS, "submitted_at", "ended_at", "row_schema", "sequence", "chain_hash"))
+_COLUMNS = ", ".join(COLUMNS)
 LAY_ASIDE = f"""
 INSERT INTO ledger_dropped_lost ({_COLUMNS}) SELECT {_COLUMNS} FROM ledger AS one
 WHERE {_BOUNDS} AND revision = 0 AND NOT EXISTS {_LATER} ON CONFLICT DO NOTHING

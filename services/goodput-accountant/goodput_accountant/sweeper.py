@@ -163,9 +163,7 @@ class Sweeper:
                 self._check(one)
             except ContractError as error:
                 letters.append(
-                    self._dead_letters.letter(
-                        stored.subject, stored.sequence, stored.data, reason, str(error).replace("\0", "\\0")
-                    )
+                    self._dead_letters.letter(stored.subject, stored.sequence, stored.data, reason, error)
                 )
             else:
                 asked.append(one)

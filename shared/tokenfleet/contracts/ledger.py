@@ -176,18 +176,6 @@ class LedgerRows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many there are."""
 
 
-class DeadLettered(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the event stream that cannot become a row. Kept in the stream DEAD_LETTERS."""
-
-    subject: str
-    stream_sequence: int
-    reason: str
-    payload: bytes
-    time_ns: int
-    """When it was given up."""
-    site: str
-
-
 class LedgerLookup(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the requests that bear an id: TokenFleet's own or the one the client gave."""
 

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from goodput_accountant.policy.accounting import LedgerRow, account
-from goodput_accountant.policy.chain import CANONICAL, FIELDS, ROW_SCHEMA, canonical, canonical_row
+from goodput_accountant.policy.chain import CANONICAL, FIELDS, ROW_SCHEMA, canonical, canonical_values
 from tokenfleet.contracts.requests import Ended
 
 ROW = account(
@@ -34,7 +34,9 @@ ROW = account(
 def test_rows_written_now_have_the_columns_of_the_latest_schema_in_its_order() -> None:
     assert max(CANONICAL) == ROW_SCHEMA
     assert tuple(field.name for field in msgspec.structs.fields(LedgerRow)) == FIELDS
-    assert canonical_row(ROW) == canonical(msgspec.structs.asdict(ROW), ROW_SCHEMA)
+    assert canonical_values(msgspec.structs.astuple(ROW)) == canonical(
+        msgspec.structs.asdict(ROW), ROW_SCHEMA
+    )
 
 
 def test_the_bytes_of_rows_that_are_there_never_change() -> None:

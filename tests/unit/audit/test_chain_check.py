@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from unit.accounting.rows import any_ended, ended
 
 from goodput_accountant.policy.accounting import account
-from goodput_accountant.policy.chain import START, canonical_row, link
+from goodput_accountant.policy.chain import START, canonical_values, link
 from goodput_accountant.policy.chain_check import Break, ChainCheck, DayHead, Link
 
 DAY = "2023-11-14"
@@ -15,7 +15,7 @@ chains = st.lists(any_ended().map(account), min_size=3, max_size=8, unique_by=la
 
 
 def committed(rows, first: int = 0, head: bytes = START) -> list[Link]:
-    contents = [canonical_row(row) for row in rows]
+    contents = [canonical_values(msgspec.structs.astuple(row)) for row in rows]
     hashes = link(head, contents)
     return [
         Link(
@@ -91,7 +91,9 @@ def test_a_row_changed_together_with_its_hash_is_found_at_the_next_one_which_nam
     links = committed(rows)
     head = head_of(links)
     at = data.draw(st.integers(0, len(rows) - 1))
-    content = canonical_row(msgspec.structs.replace(rows[at], output_tokens=rows[at].output_tokens + 1))
+    content = canonical_values(
+        msgspec.structs.astuple(msgspec.structs.replace(rows[at], output_tokens=rows[at].output_tokens + 1))
+    )
     before = links[at - 1].chain_hash if at else START
     links[at] = msgspec.structs.replace(links[at], canonical=content, chain_hash=link(before, [content])[0])
     found = breaks_of(links, head)
@@ -140,7 +142,7 @@ def test_a_row_put_in_is_named(rows, data: st.DataObject):
     links = committed(rows)
     at = data.draw(st.integers(0, len(rows) - 1))
     if data.draw(st.booleans(), label="with the hash it should have"):
-        content = canonical_row(account(ended("forged")))
+        content = canonical_values(msgspec.structs.astuple(account(ended("forged"))))
         chain_hash = link(links[at - 1].chain_hash if at else START, [content])[0]
     else:
         chain_hash = data.draw(st.binary(min_size=32, max_size=32).filter(lambda one: one != START))

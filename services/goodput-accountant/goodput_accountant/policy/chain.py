@@ -113,13 +113,8 @@ def canonical(values: Mapping[str, object], schema: int) -> bytes:
     return _encode([schema, *(values[name] for name in CANONICAL[schema])])
 
 
-def canonical_row(row: LedgerRow) -> bytes:
-    """The same of a row about to be written."""
-    return canonical_values(msgspec.structs.astuple(row))
-
-
 def canonical_values(values: tuple[object, ...]) -> bytes:
-    """The same of its columns, in their order."""
+    """The same of a row about to be written, from its columns in their order."""
     return _encode((ROW_SCHEMA, *values))
 
 

@@ -183,14 +183,7 @@ def restored(kept: Stored, group: Group) -> Totals:
     Raises:
         ContractError: the bytes are no totals.
     """
-    width = len(FIGURES) * _VECTOR.itemsize
-    if not kept.figures or len(kept.figures) % width:
-        raise ContractError(
-            f"{len(kept.figures)} bytes are no figures of a roll-up: not a multiple of {width}"
-        )
-    sums: list[int] = (
-        np.frombuffer(kept.figures, dtype=_VECTOR).reshape(-1, len(FIGURES)).sum(axis=0).tolist()
-    )
+    sums: list[int] = _sums(kept.figures).tolist()
     gpu_us = sums[_PLACES["gpu_us"]]
     counts = {name: sums[place] for name, place in _COUNT_PLACES}
     return Totals(

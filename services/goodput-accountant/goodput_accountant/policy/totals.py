@@ -22,7 +22,6 @@ import msgspec
 
 from goodput_accountant.policy.accounting import LedgerRow, WasteCause
 from goodput_accountant.policy.histograms import Histogram
-from tokenfleet.errors import ContractError
 
 Cause = WasteCause | Literal["retried"]
 CAUSES: tuple[Cause, ...] = (*get_args(WasteCause), "retried")
@@ -168,22 +167,6 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Prompt and output tokens of all causes."""
         return sum(wasted.prefill_tokens + wasted.decode_tokens for wasted in self.waste.values())
 
-    def to_bytes(self) -> bytes:
-        """All of it, as MessagePack: what `from_bytes` reads."""
-        return _encoder.encode(self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Totals":
-        """The totals that `to_bytes` wrote.
-
-        Raises:
-            ContractError: these are no bytes of totals.
-        """
-        try:
-            return _decoder.decode(data)
-        except msgspec.MsgspecError as error:
-            raise ContractError(f"{len(data)} bytes are no totals: {error}") from error
-
 
 NO_WASTE = Waste()
 COUNTS = tuple(field.name for field in msgspec.structs.fields(Totals) if field.type is int)
@@ -258,15 +241,3 @@ def _difference(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 def _waste_difference(one: dict[str, Waste], other: dict[str, Waste]) -> dict[str, Waste]:
     left = {cause: _waste_sum(one.get(cause), other.get(cause, NO_WASTE), -1) for cause in {**one, **other}}
     return {cause: waste for cause, waste in left.items() if waste != NO_WASTE}
-
-
-def _encoded(value: Histogram) -> bytes:
-    return value.to_bytes()
-
-
-def _decoded(_: type, value: bytes) -> Histogram:
-    return Histogram.from_bytes(value)
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encoded)
-_decoder = msgspec.msgpack.Decoder(Totals, dec_hook=_decoded)
