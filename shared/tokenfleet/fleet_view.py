@@ -134,6 +134,14 @@ class FleetView:
         self._ready[pool] = now_s, until_s, ready
         return ready
 
+    def unheard(self, pool: str, now_s: float) -> list[InstanceView]:
+        """Instances of a pool that are registered and have said nothing yet; before long their silence means death."""
+        return [
+            view
+            for view in self.pool(pool)
+            if view.heard_s is None and view.liveness(now_s) == "suspect" and not view.record.draining
+        ]
+
     def _work_out_ready(self, pool: str, now_s: float) -> tuple[list[InstanceView], float]:
         """The ready instances, and until when that stays true if nothing is heard at all."""
         until_s = now_s

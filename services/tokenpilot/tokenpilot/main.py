@@ -226,11 +226,14 @@ class TokenPilot:
                 answer = self._decide(event)
             else:
                 answer = routed  # ingress asked again: the same answer, under the same event id
+            if answer is None:
+                return
             name = "routed" if isinstance(answer, Routed) else "refused"
             subject = subjects.request(self._site, event.pool, name, request.ingress)
             await self._bus.publish(subject, answer, headers=headers)
 
-    def _decide(self, event: Admitted) -> Routed | Refused:
+    def _decide(self, event: Admitted) -> Routed | Refused | None:
+        """The answer; None: not yet, ingress will ask again."""
         blocks = unpack(event.request.blocks)
         matched = self._index.match(blocks)
         wall_s, draw = self._clock.wall_s(), self._random.random()
@@ -251,7 +254,7 @@ class TokenPilot:
             wall_s=wall_s,
         )
         if decision is None:
-            return self._refusal(event)
+            return None if self._expects_news(event, wall_s) else self._refusal(event)
         self._assumed.routed(decision.choice.instance.record, blocks)
         routed = self._routed(event, decision, draw)
         self._decided[event.request_id] = routed
@@ -289,6 +292,12 @@ class TokenPilot:
             considered=choice.considered,
             filtered=dict(choice.filtered),
         )
+
+    def _expects_news(self, event: Admitted, wall_s: float) -> bool:
+        """Whether an instance may come to be ready at any moment, as all may for a replica that has just started."""
+        excluded = event.request.excluded_instances
+        unheard = self._fleet.unheard(event.pool, wall_s)
+        return any(view.record.instance not in excluded for view in unheard)
 
     def _refusal(self, event: Admitted) -> Refused:
         return next_event(

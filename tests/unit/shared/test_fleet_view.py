@@ -88,3 +88,16 @@ def test_an_instance_that_was_never_heard_of_is_not_ready_yet():
     assert names(fleet_view, 0.1) == []
     fleet_view.apply_state(state("a"), 0.2)
     assert names(fleet_view, 0.2) == ["a"]
+
+
+def test_registered_instances_are_waited_for_until_their_silence_means_death():
+    fleet_view = FleetView()
+    for name in ("a", "leaving"):
+        fleet_view.apply_record(name, record(name, draining=name == "leaving"), 0.0)
+    fleet_view.apply_state(state("elsewhere"), 0.1)  # so that it is not this process that hears nothing
+    assert names(fleet_view, 0.1) == []
+    assert [view.record.instance for view in fleet_view.unheard(POOL, 0.1)] == ["a"]
+    assert fleet_view.unheard(POOL, DEAD_AFTER_S) == []
+    fleet_view.apply_state(state("a"), 0.2)
+    assert fleet_view.unheard(POOL, 0.2) == []
+    assert names(fleet_view, 0.2) == ["a"]

@@ -105,8 +105,10 @@ class Database:
 
     async def _first_connection(self) -> asyncpg.Pool:
         """The pool; a process that has just started is given as long to connect as any query is."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._connected.wait(), ACQUIRE_TIMEOUT_S)
+        if self._pool is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
+                    await self._connected.wait()
         if self._pool is None:
             raise UnavailableError("Postgres cannot be used yet.")
         return self._pool
