@@ -23,6 +23,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
     site: str = "local"
+    region: str | None = Field(
+        default=None, description="Where the site lies, as far as data residency goes; not set: not known."
+    )
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str | None = None
     nats_password: SecretStr | None = None

@@ -13,7 +13,7 @@ from ingress.engine_connection import Timeouts
 from ingress.journal import Journal, outcome_of
 from ingress.metrics import Metrics
 from ingress.outbox import Outbox
-from ingress.policy.fallback import least_loaded
+from ingress.policy.fallback import least_loaded, permitted_to
 from ingress.policy.happenings import FellBack, Instant
 from ingress.policy.retry_budget import RetryBudget
 from ingress.policy.token_rate import TokenRates
@@ -26,7 +26,7 @@ from ingress.upstream import EngineClient
 from tokenfleet import subjects
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.fleet import InstanceRecord
-from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Queued, Refused, Routed
+from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Queued, Refused, RequestSpec, Routed
 from tokenfleet.errors import ConfigurationError, ContractError
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
@@ -77,6 +77,8 @@ class Gateway:
         self._idle = asyncio.Event()
         self._idle.set()
         self._known_pools: set[str] = set()
+        self._adapters: dict[str, str] = {}
+        """The model of each adapter."""
 
     async def start(self) -> None:
         """Follow the fleet, take answers, and settle what an earlier process left."""
@@ -119,6 +121,8 @@ class Gateway:
     def resolve(self, name: str) -> tuple[str, str | None] | None:
         """`(model, pinned version)` of the name a client used; None when no such model was ever served here.
 
+        An adapter is asked for by its own name, as its engines have it.
+
         A model whose last instance has left stays known: it is unavailable (503), not unknown (404).
         """
         models = {pool.rpartition("@")[0] for pool in self._known_pools}
@@ -127,7 +131,11 @@ class Gateway:
         model, version = subjects.split_model(name)
         if version is not None and subjects.pool_name(model, version) in self._known_pools:
             return model, version
-        return None
+        return (self._adapters[name], None) if name in self._adapters else None
+
+    def adapter(self, name: str) -> str | None:
+        """The adapter that is meant by the name a client used, if it is not a model's."""
+        return name if self.resolve(name) == (self._adapters.get(name), None) else None
 
     def pools_of(self, model: str, version: str | None) -> list[str]:
         if version is not None:
@@ -141,11 +149,13 @@ class Gateway:
                 return [view.record for view in ready]
         return []
 
-    def fall_back(self, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
-        """The least-loaded ready instance by this ingress's own view of the fleet."""
+    def fall_back(self, request: RequestSpec, tenant: str, excluded: tuple[str, ...]) -> FellBack:
+        """The least-loaded ready instance that may take the request, by this ingress's own view of the fleet."""
         now_s = self.clock.wall_s()
-        ready = [view for pool in self.pools_of(model, version) for view in self.fleet.ready(pool, now_s)]
-        chosen = least_loaded(ready, self.at_instance, excluded)
+        pools = self.pools_of(request.model, request.version)
+        ready = [view for pool in pools for view in self.fleet.ready(pool, now_s)]
+        permitted = permitted_to(request, self.tenants.by_name.get(tenant), ready)
+        chosen = least_loaded(permitted, self.at_instance, excluded)
         if chosen is None:
             return FellBack(None)
         return FellBack(chosen.record.instance, chosen.record.pool, chosen.record.site)
@@ -184,6 +194,7 @@ class Gateway:
             self._engine_tokenizers.watch(instance, record)
         if record is not None:
             self._known_pools.add(record.pool)
+            self._adapters.update(dict.fromkeys(record.adapters, record.model))
 
     # -- messages
 
