@@ -80,7 +80,7 @@ class LeaseGrant(msgspec.Struct, frozen=True, kw_only=True):
     valid_s: float
     """Wall seconds, counted by the holder from when it asked."""
     limit_s: float
-    """The most that one request takes of it: as much as one instance may have before it."""
+    """The most that one request takes of it."""
     schema: int = 1
 
 

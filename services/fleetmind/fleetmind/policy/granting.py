@@ -10,6 +10,11 @@ from tokenfleet.contracts.policy import Fleet
 from tokenfleet.contracts.sites import Lease, LeaseAsk, LeaseGrant
 
 
+MOST_PER_REQUEST_S = 4.0
+"""What one request takes of the headroom at most. A longer prompt keeps its instance busy beyond the time in which anybody else
+would still be served in time there: of that nothing is left to grant."""
+
+
 @dataclass(slots=True)
 class Granter:
     """One pool of this site.
@@ -56,5 +61,5 @@ class Granter:
             lease_id=lease_id,
             work_s=work_s,
             valid_s=VALID_S,
-            limit_s=self.limit.limit_s,
+            limit_s=min(self.limit.limit_s, MOST_PER_REQUEST_S),
         )
