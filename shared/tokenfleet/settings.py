@@ -26,6 +26,9 @@ class Settings(BaseSettings):
     sites: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Every site of the fleet, separated by commas; the first is its home."
     )
+    region: str | None = Field(
+        default=None, description="Where the site lies, as far as data residency goes; not set: not known."
+    )
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str | None = None
     nats_password: SecretStr | None = None

@@ -7,6 +7,12 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.node.<instance>.snapshot              request/reply: all cached blocks of an instance
     tf.v1.<site>.registry                              its instances, for other sites' ingresses (MessagePack)
     tf.v1.<site>.capacity.<pool>                       roll-up, once a second
+    tf.v1.<site>.summary.<pool>                        load and cached prefixes for other sites, once a second (MessagePack)
+    tf.v1.<site>.load.<pool>                           the load alone, more often, for the site itself (MessagePack)
+    tf.v1.<site>.waiting.<pool>                        what SLOMax holds, for the site itself (MessagePack)
+    tf.v1.<site>.fared                                 how requests that entered here fare (MessagePack)
+    tf.v1.<site>.lease.ask                             an entry asks the site for capacity (MessagePack)
+    tf.v1.<site>.lease.grant.<holder>                  what a site, any, grants to an entry here (MessagePack)
     tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
     tf.v1.<site>.situation                             instances, policy and tenants; kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
@@ -93,6 +99,46 @@ def capacity(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.capacity.{token(pool)}"
 
 
+def summary(site: str, pool: str) -> str:
+    """What a pool is busy with and has cached, for all sites."""
+    return f"{PREFIX}.{token(site)}.summary.{token(pool)}"
+
+
+def load(site: str, pool: str) -> str:
+    """What a pool is busy with, for its own site only: nobody else subscribes, so it stays there."""
+    return f"{PREFIX}.{token(site)}.load.{token(pool)}"
+
+
+def loads(site: str) -> str:
+    """Filter: the loads of every pool of a site."""
+    return f"{PREFIX}.{token(site)}.load.*"
+
+
+def waiting(site: str, pool: str) -> str:
+    """Where SLOMax says what it holds."""
+    return f"{PREFIX}.{token(site)}.waiting.{token(pool)}"
+
+
+def waitings(site: str) -> str:
+    """Filter: what SLOMax holds for every pool of a site."""
+    return f"{PREFIX}.{token(site)}.waiting.*"
+
+
+def fared(site: str) -> str:
+    """Where ingresses tell their own FleetMind how requests fare."""
+    return f"{PREFIX}.{token(site)}.fared"
+
+
+def lease_ask(site: str) -> str:
+    """Where a site is asked for capacity."""
+    return f"{PREFIX}.{token(site)}.lease.ask"
+
+
+def lease_grant(site: str, holder: str) -> str:
+    """Where an entry hears what it was granted."""
+    return f"{PREFIX}.{token(site)}.lease.grant.{token(holder)}"
+
+
 def history(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.history.{token(pool)}"
 
@@ -135,6 +181,7 @@ def dead_letter(site: str) -> str:
 PLAN = f"{PREFIX}.fleet.plan"
 ALL_REGISTRIES = f"{PREFIX}.*.registry"
 ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
+ALL_SUMMARIES = f"{PREFIX}.*.summary.*"
 ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
 
 ALL_SITUATIONS = f"{PREFIX}.*.situation"

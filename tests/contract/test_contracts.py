@@ -20,6 +20,7 @@ from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.ledger import Percentiles, Report, ReportRequest, Summary
 from tokenfleet.contracts.policy import Policy, Tenant
 from tokenfleet.contracts.requests import EVENT_TYPES, Ended, event_id, terminal_event_id
+from tokenfleet.contracts.sites import Fared, Lease, LeaseAsk, LeaseGrant, SiteSummary, Waiting
 from tokenfleet.contracts.situation import Situation
 from tokenfleet.errors import ContractError
 
@@ -30,11 +31,15 @@ TYPES: dict[str, type[Any]] = {
     "policy": Policy,
     "tenant": Tenant,
     "situation": Situation,
+    "site_summary": SiteSummary,
+    "lease_ask": LeaseAsk,
+    "lease_grant": LeaseGrant,
+    "fared": Fared,
 }
 STRUCTS = [
     *dict.fromkeys(EVENT_TYPES.values()),
     InstanceRecord, InstanceState, KvDelta, KvSnapshot, EngineProfile, Policy, Tenant, ReportRequest, Report,
-    Summary, Percentiles, PoolLatency, Situation,
+    Summary, Percentiles, PoolLatency, Situation, SiteSummary, Waiting, Lease, LeaseAsk, LeaseGrant, Fared,
 ]  # fmt: skip
 
 

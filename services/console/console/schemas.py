@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from tokenfleet.contracts import dead_letters, fleet, latency, ledger, policy, requests, situation
+from tokenfleet.contracts import dead_letters, fleet, latency, ledger, policy, requests, sites, situation
 
-MODULES = (requests, fleet, policy, ledger, dead_letters, latency, situation)
+MODULES = (requests, fleet, policy, ledger, dead_letters, latency, situation, sites)
 
 
 def schemas() -> dict[str, dict[str, Any]]:

@@ -1,11 +1,18 @@
-"""FleetMind: decides which site and pool serve a request. Any replica may answer: placing needs no lease."""
+"""FleetMind: decides which site and pool serve a request. Any replica may answer: placing needs no lease.
 
-from fleetmind.policy.placement import NoPlace, Placement, SiteView, place
+What the site's instances can take is granted to other entries by one replica, the one that holds the pool's lease.
+"""
+
+from fleetmind.entry import Entry
+from fleetmind.grants import Grants
+from fleetmind.policy.leases import ASK_EVERY_S
+from fleetmind.policy.placement import Placer
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
-from tokenfleet.contracts.control import Capacity, Plan
-from tokenfleet.contracts.requests import Placed, Refused, Submitted, next_event
-from tokenfleet.live import LiveTenants
+from tokenfleet.contracts.control import Capacity, GoodputWindow, Plan
+from tokenfleet.contracts.sites import SiteSummary
+from tokenfleet.lease import RENEW_S
+from tokenfleet.live import LivePolicy, LiveTenants
 from tokenfleet.service import Service, run_service
 from tokenfleet.settings import Settings
 
@@ -13,78 +20,61 @@ PLAN_EVERY_S = 10.0
 
 
 class FleetMind:
-    """The service's state and handlers."""
+    """The service's views of all sites, and what it does by the clock."""
 
     def __init__(self, service: Service[Settings]) -> None:
         self._service = service
         self._bus = service.bus
         self._clock = service.clock
         self._site = service.settings.site
-        self._sites = SiteView()
+        self._policy = LivePolicy()
         self._tenants = LiveTenants()
+        self._placer = Placer(self._site, self._clock.time_scale)
+        self._grants = Grants(service, self._placer.sites, self._policy)
+        self._entry = Entry(service, self._placer, self._policy, self._tenants)
 
     async def start(self) -> None:
-        service = self._service
+        service, bus = self._service, self._bus
         broker = await service.broker()
 
         @broker.subscriber(subjects.ALL_CAPACITY)
         async def capacity(message: Capacity) -> None:
-            self._sites.apply(message, self._clock.wall_s())
+            self._placer.sites.apply(message, self._clock.wall_s())
 
-        await self._tenants.watch(self._bus)
-        await self._bus.subscribe(
-            subjects.request_events(self._site, "submitted"), Submitted, self._submitted, queue="fleetmind"
+        @broker.subscriber(subjects.goodputs(self._site))
+        async def goodput(window: GoodputWindow) -> None:
+            self._grants.goodput(window)
+
+        await self._policy.watch(bus)
+        await self._tenants.watch(bus)
+        await bus.subscribe(subjects.ALL_SUMMARIES, SiteSummary, self._summary, codec="msgpack", ordered=True)
+        await bus.subscribe(
+            subjects.loads(self._site), SiteSummary, self._summary, codec="msgpack", ordered=True
         )
+        await self._grants.start()
+        await self._entry.start()
+        service.every(RENEW_S, self._grants.keep)
+        service.every(ASK_EVERY_S, self._entry.ask)
         service.every(PLAN_EVERY_S, self._publish_plan)
-        service.health = lambda: {"pools": len(self._sites)}
-        self._placements = service.observability.meter.create_counter(
-            "tokenfleet.fleetmind.placements", description="Requests placed, by site and reason."
-        )
+        service.on_stop(self._grants.stop)
+        service.health = self._health
 
-    async def _submitted(self, event: Submitted, delivery: Delivery) -> None:
-        if not len(self._sites):
-            return  # no roll-up has arrived yet: silence makes ingress ask again, a refusal would be wrong
-        with self._service.observability.span(
-            "fleetmind.place", delivery.headers, {"tokenfleet.request_id": event.request_id}
-        ) as headers:
-            tenant = self._tenants.by_name.get(event.tenant)
-            choice = place(event.request, event.request_id, tenant, self._sites, self._clock.wall_s())
-            if isinstance(choice, Placement):
-                self._placements.add(1, {"tokenfleet.site": choice.site, "tokenfleet.reason": choice.reason})
-                subject = subjects.request(choice.site, choice.pool, "placed")
-                await self._bus.publish(subject, self._placed(event, choice), headers=headers)
-            else:
-                subject = subjects.request(self._site, event.pool, "refused", event.request.ingress)
-                await self._bus.publish(subject, self._refused(event, choice), headers=headers)
+    def _health(self) -> dict[str, object]:
+        sites = self._placer.sites
+        return {"pools": len(sites), "granting": self._grants.health(), **self._entry.health()}
 
-    def _placed(self, event: Submitted, choice: Placement) -> Placed:
-        return next_event(
-            Placed,
-            "placed",
-            event,
-            site=choice.site,
-            pool=choice.pool,
-            time_ns=self._clock.unix_ns(),
-            request=event.request,
-            reason=choice.reason,
-        )
-
-    def _refused(self, event: Submitted, choice: NoPlace) -> Refused:
-        return next_event(
-            Refused,
-            "refused",
-            event,
-            site=self._site,
-            time_ns=self._clock.unix_ns(),
-            status=choice.status,
-            reason=choice.reason,
-            message=choice.message,
-            retry_after_s=1.0 if choice.status == 503 else None,
-        )
+    async def _summary(self, summary: SiteSummary, delivery: Delivery) -> None:
+        try:
+            self._placer.sites.summarised(summary, self._clock.wall_s())
+        except ValueError as error:
+            self._service.log.warning("summary ignored", subject=delivery.subject, error=str(error))
+            return
+        if summary.site == self._site and summary.prefixes is not None:
+            self._grants.heard(summary.pool)
 
     async def _publish_plan(self) -> None:
         broker = await self._service.broker()
-        for model, pools in sorted(self._sites.by_model().items()):
+        for model, pools in sorted(self._placer.sites.by_model().items()):
             ready = [f"{pool.site}/{pool.pool}" for pool in pools if pool.ready]
             plan = Plan(
                 time_ns=self._clock.unix_ns(),

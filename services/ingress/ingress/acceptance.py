@@ -17,6 +17,7 @@ from ingress.validation import ApiRequest
 from tokenfleet.blocks import CHARS_PER_TOKEN
 from tokenfleet.contracts.policy import Tenant
 from tokenfleet.contracts.requests import RequestSpec
+from tokenfleet.residency import narrowed
 
 LEFT_TO_CLIENTS = 0.5
 """Of a tenant's tokens per minute, what its own batches never take from its clients."""
@@ -54,6 +55,7 @@ async def accept(
         due_ns: its batch's deadline.
     """
     model, version = known
+    adapter = gateway.adapter(api.fields.model)
     internal = client is None
     records = gateway.ready_records(model, version, tenant.sites)
     # Whether a site that it may use has any is FleetMind's to say, with the reason.
@@ -73,12 +75,15 @@ async def accept(
     spec = RequestSpec(
         model=model,
         version=version,
+        adapter=adapter,
         entry_site=gateway.settings.site,
+        sites=tenant.sites,
+        regions=narrowed(tenant.regions, asked.regions),
         ingress=gateway.settings.replica,
         input_tokens=account.input_tokens,
         max_output_tokens=api.max_output_tokens,
         block_size_tokens=records[0].block_size_tokens if records else 0,
-        blocks=account.blocks,
+        blocks=account.blocks if adapter is None else b"",  # these are the plain model's
         stream=api.stream,
         deadline_ns=deadline_ns or arrived.unix_ns + timeout_ns,
         due_ns=due_ns,
@@ -94,7 +99,7 @@ async def accept(
         time_scale=gateway.clock.time_scale,
         input_exact=account.exact,
     )
-    body = api.engine_body(model)
+    body = api.engine_body(adapter or model)
     request = EngineRequest(api.operation, body, api.stream, strip_usage=not api.wants_usage)
     return RequestDriver(gateway, life, request, client, trace, reservation), refusal
 

@@ -36,10 +36,11 @@ from ingress.policy.token_rate import Reservation, used_tokens
 from ingress.sse import EventRelay
 from ingress.upstream import EngineAnswer
 from ingress.validation import Operation
-from tokenfleet import subjects
+from tokenfleet import residency, subjects
 from tokenfleet.bus.connection import MESSAGE_ID
 from tokenfleet.contracts.fleet import InstanceRecord
 from tokenfleet.contracts.requests import Event, Retried
+from tokenfleet.contracts.sites import Fared
 
 log = structlog.get_logger(__name__)
 
@@ -203,6 +204,12 @@ class RequestDriver:
         headers = {MESSAGE_ID: event.event_id, **self._trace}
         await self._gateway.bus.publish(subject, event, headers=headers)
 
+    def _tell_fared(self, fared: Fared) -> None:
+        """Tell this site's FleetMind, which placed the request. Nobody waits for this."""
+        gateway = self._gateway
+        subject = subjects.fared(gateway.settings.site)
+        gateway.bus.spawn(gateway.bus.publish(subject, fared, codec="msgpack"))
+
     def _settle(self) -> None:
         """Record the outcome. Nothing here waits, so that no cancellation can come between."""
         finish = self._life.finish
@@ -214,6 +221,7 @@ class RequestDriver:
             log.exception("journal cannot be written", request_id=ended.request_id)
         self._settle_tokens(used_tokens(ended))
         gateway.outbox.put(ended, self._trace)
+        self._tell_fared(self._life.fared(ended))
         gateway.metrics.ended(ended, self._engine_request.operation)
         log.debug("ended", request_id=ended.request_id, outcome=ended.outcome, reason=ended.reason)
 
@@ -245,7 +253,7 @@ class RequestDriver:
 
     def _fall_back(self, step: FallBack) -> Step:
         request = self._life.request
-        choice = self._gateway.fall_back(self.tenant, request.model, request.version, step.excluded)
+        choice = self._gateway.fall_back(request, self._life.tenant, step.excluded)
         log.warning(
             "no decider answers; routing alone",
             request_id=self._life.request_id,
@@ -263,6 +271,12 @@ class RequestDriver:
         if record is None:
             # Only registered addresses are ever called.
             return await self._engine_failed(EngineFailed("instance_not_registered", reached=False))
+        request_spec = self._life.request
+        tenant = self._gateway.tenants.by_name.get(self._life.tenant)
+        if forbidden := residency.refusal(request_spec, tenant, record.site, record.region):
+            # Whatever was decided, and by whom: what may not leave is not sent.
+            log.error("not sent", request_id=self._life.request_id, instance=instance, reason=forbidden)
+            return await self._engine_failed(EngineFailed(forbidden, reached=False))
         self._life.profile = record.profile
         self._relay, self._tokens_per_event = None, max(1, record.tokens_per_chunk)
         request = self._engine_request
@@ -323,6 +337,8 @@ class RequestDriver:
                     continue
                 self._tell(FirstTokenArrived())
                 await self._publish_facts()
+                if self._life.site != self._gateway.settings.site:
+                    self._tell_fared(self._life.fared())
                 self._stream = await self._open_stream(answer, record)
             if events:
                 await self._stream.write(events)

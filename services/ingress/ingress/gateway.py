@@ -14,7 +14,7 @@ from ingress.engine_connection import Timeouts
 from ingress.journal import Journal, outcome_of
 from ingress.metrics import Metrics
 from ingress.outbox import Outbox
-from ingress.policy.fallback import least_loaded
+from ingress.policy.fallback import least_loaded, permitted_to
 from ingress.policy.happenings import FellBack, Instant
 from ingress.policy.peers import PeerSites
 from ingress.policy.retry_budget import RetryBudget
@@ -29,7 +29,7 @@ from tokenfleet import subjects
 from tokenfleet.bus import Delivery
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.fleet import InstanceRecord, SiteRegistry
-from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Queued, Refused, Routed
+from tokenfleet.contracts.requests import EVENT_TYPES, Admitted, Queued, Refused, RequestSpec, Routed
 from tokenfleet.errors import ConfigurationError, ContractError
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.live import LivePolicy, LiveTenants, watch_fleet
@@ -81,6 +81,8 @@ class Gateway:
         self._idle = asyncio.Event()
         self._idle.set()
         self._known_pools: set[str] = set()
+        self._adapters: dict[str, str] = {}
+        """The model of each adapter."""
 
     async def start(self) -> None:
         """Follow the fleet, take answers, and settle what an earlier process left."""
@@ -127,6 +129,8 @@ class Gateway:
     def resolve(self, name: str) -> tuple[str, str | None] | None:
         """`(model, pinned version)` of the name a client used; None when no such model was ever served here.
 
+        An adapter is asked for by its own name, as its engines have it.
+
         A model whose last instance has left stays known: it is unavailable (503), not unknown (404).
         """
         models = {pool.rpartition("@")[0] for pool in self._known_pools}
@@ -135,7 +139,11 @@ class Gateway:
         model, version = subjects.split_model(name)
         if version is not None and subjects.pool_name(model, version) in self._known_pools:
             return model, version
-        return None
+        return (self._adapters[name], None) if name in self._adapters else None
+
+    def adapter(self, name: str) -> str | None:
+        """The adapter that is meant by the name a client used, if it is not a model's."""
+        return name if self.resolve(name) == (self._adapters.get(name), None) else None
 
     def pools_of(self, model: str, version: str | None) -> list[str]:
         if version is not None:
@@ -163,14 +171,13 @@ class Gateway:
         view = self.fleet.get(instance)
         return view.record if view is not None else None
 
-    def fall_back(self, tenant: str, model: str, version: str | None, excluded: tuple[str, ...]) -> FellBack:
-        """The least-loaded ready instance of this site, if the tenant may use it, by this ingress's own view."""
-        bound = self.tenants.by_name.get(tenant)
-        if bound is not None and bound.sites is not None and self.settings.site not in bound.sites:
-            return FellBack(None)
+    def fall_back(self, request: RequestSpec, tenant: str, excluded: tuple[str, ...]) -> FellBack:
+        """The least-loaded ready instance of this site that may take the request, by this ingress's own view."""
         now_s = self.clock.wall_s()
-        ready = [view for pool in self.pools_of(model, version) for view in self.fleet.ready(pool, now_s)]
-        chosen = least_loaded(ready, self.at_instance, excluded)
+        pools = self.pools_of(request.model, request.version)
+        ready = [view for pool in pools for view in self.fleet.ready(pool, now_s)]
+        permitted = permitted_to(request, self.tenants.by_name.get(tenant), ready)
+        chosen = least_loaded(permitted, self.at_instance, excluded)
         if chosen is None:
             return FellBack(None)
         return FellBack(chosen.record.instance, chosen.record.pool, chosen.record.site)
@@ -210,6 +217,7 @@ class Gateway:
             self._engine_tokenizers.watch(instance, record)
         if record is not None:
             self._known_pools.add(record.pool)
+            self._adapters.update(dict.fromkeys(record.adapters, record.model))
 
     # -- messages
 

@@ -95,6 +95,7 @@ class Engine:
             draining=self.draining,
             tokens_per_chunk=self.spec.tokens_per_chunk,
             adapters=self.spec.adapters,
+            region=settings.region,
         )
 
     def start(self) -> None:

@@ -29,6 +29,7 @@ from tokenfleet.contracts.requests import (
     Retried,
     Routed,
 )
+from tokenfleet.contracts.sites import Waiting
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
 from tokenfleet.live import LivePolicy, LiveTenants, taken_s, watch_fleet, watch_latency
@@ -41,6 +42,8 @@ REQUEST_MEMORY_S = 1200.0
 """Engine seconds after which a request whose end was never reported is forgotten."""
 RELEASE_EVERY_S = 0.02
 """Wall seconds between two looks at the queues; how often they are really judged is theirs (LOOK_EVERY_S)."""
+WAITING_EVERY_S = 0.2
+"""How often TokenPilot is told what the queues hold, for its summaries."""
 ANNOUNCE_EVERY_S = 2.0
 """Wall seconds between two announcements of what waits: of those that ANNOUNCED_FOR_S covers, two may be lost."""
 
@@ -57,6 +60,8 @@ class SloMax:
         self._fleet = FleetView()
         self._load = LoadView()
         self._lengths: dict[str, OutputLengths] = defaultdict(OutputLengths)
+        self._told_waiting: set[str] = set()
+        """Pools of which TokenPilot was told that something waits."""
         self._policy = LivePolicy()
         self._tenants = LiveTenants()
         self._leases = Leases(service.bus, service.clock, "slomax", settings.site, settings.replica)
@@ -92,6 +97,7 @@ class SloMax:
         service.every(RENEW_S, self._keep_leases)
         service.every(RELEASE_EVERY_S, self._release)
         service.every(ANNOUNCE_EVERY_S, self._announce)
+        service.every(WAITING_EVERY_S, self._tell_waiting)
         service.every(1.0, self._adjust)
         service.every(5.0, self._expire)
         service.on_stop(self._leases.release)
@@ -311,6 +317,16 @@ class SloMax:
                 kept = self._waiting.get(request_id)
                 if kept is not None:
                     await self._answers.say_queued(kept, place, "waiting")
+
+    async def _tell_waiting(self) -> None:
+        """What waits is not at an engine yet, but whoever sends more here has to know of it."""
+        for pool, admission in list(self._pools.items()):
+            if self._leases.holds(pool) and (len(admission) or pool in self._told_waiting):
+                waiting = Waiting(
+                    site=self._site, pool=pool, work_s=admission.waiting_s(), requests=len(admission)
+                )
+                await self._bus.publish(subjects.waiting(self._site, pool), waiting, codec="msgpack")
+                (self._told_waiting.add if len(admission) else self._told_waiting.discard)(pool)
 
     async def _adjust(self) -> None:
         for pool, admission in list(self._pools.items()):

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from math import inf
 
 from opentelemetry.metrics import Observation
@@ -13,6 +14,7 @@ from tokenfleet.bus.codec import encode
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.requests import Admitted, Ended, FirstToken, Refused, Retried, Routed, next_event
+from tokenfleet.contracts.sites import WAITING_VALID_S, SiteSummary, Waiting
 from tokenfleet.fleet_view import FleetView
 from tokenfleet.lease import RENEW_S, Leases
 from tokenfleet.live import LivePolicy, taken_s, watch_fleet, watch_latency
@@ -28,6 +30,8 @@ from tokenpilot.settings import TokenPilotSettings
 RETRY_AFTER_S = 1.0
 PUBLISH_S = 2.0
 """How often what was learned is published, if anything was."""
+SUMMARY_S, LOAD_S = 1.0, 0.2
+"""How often other sites hear of the pools decided here, and how often this site's FleetMind does, in wall seconds."""
 
 
 class TokenPilot:
@@ -49,6 +53,8 @@ class TokenPilot:
         self._leases = Leases(service.bus, service.clock, "tokenpilot", settings.site, settings.replica)
         self._decided: dict[str, Routed] = {}
         self._published: dict[str, int] = {}
+        self._waiting: dict[str, tuple[float, float]] = {}
+        """By pool, prefill that SLOMax holds, and until when that is to be believed."""
         self._random = random.Random(settings.seed)  # noqa: S311 - breaks ties, guards nothing
 
     async def start(self) -> None:
@@ -71,7 +77,12 @@ class TokenPilot:
             self._admitted,
             ordered=True,
         )
+        await self._bus.subscribe(
+            subjects.waitings(self._site), Waiting, self._held_back, codec="msgpack", ordered=True
+        )
         service.every(RENEW_S, self._keep_leases)
+        service.every(SUMMARY_S, self._publish_summaries)
+        service.every(LOAD_S, self._publish_loads)
         service.every(1.0, self._kv.sweep)
         service.every(PUBLISH_S, self._publish)
         service.every(5.0, self._expire)
@@ -173,6 +184,33 @@ class TokenPilot:
             bucket = await self._bus.bucket(subjects.BUCKET_LATENCY)
             await bucket.put(subjects.latency_key(self._site, pool), encode(learned))
             self._published[pool] = lessons  # only now: what NATS did not take is published the next time
+
+    async def _held_back(self, waiting: Waiting, _: Delivery) -> None:
+        self._waiting[waiting.pool] = waiting.work_s, self._clock.wall_s() + WAITING_VALID_S
+
+    async def _publish_summaries(self) -> None:
+        for pool in self._leases.held():
+            summary = self._summary(pool, self._index.told_of)
+            await self._bus.publish(subjects.summary(self._site, pool), summary, codec="msgpack")
+
+    async def _publish_loads(self) -> None:
+        for pool in self._leases.held():
+            await self._bus.publish(
+                subjects.load(self._site, pool), self._summary(pool, None), codec="msgpack"
+            )
+
+    def _summary(self, pool: str, told_of: Callable[[str], Iterable[int]] | None) -> SiteSummary:
+        wall_s = self._clock.wall_s()
+        waiting_s, until_s = self._waiting.get(pool, (0.0, wall_s))
+        return self._pilots[pool].summary(
+            pool,
+            self._site,
+            self._fleet.ready(pool, wall_s),
+            told_of,
+            waiting_s if wall_s < until_s else 0.0,
+            self._clock.now_s(),
+            self._clock.unix_ns(),
+        )
 
     # -- requests
 

@@ -41,6 +41,13 @@ class Capacity(ControlMessage):
     running: int | None
     kv_free_tokens: int | None
     free_slots: int | None = Field(description="Requests the ready instances could still run at once.")
+    region: str | None = Field(
+        default=None, description="Where the site lies; None unless all instances agree."
+    )
+    adapters: list[str] = Field(default=[], description="Those that a ready instance has.")
+    max_prompt_tokens: int | None = Field(
+        default=None, description="The longest prompt that a ready instance takes; None if none is ready."
+    )
 
 
 class SiteCapacity(ControlMessage):

@@ -35,6 +35,11 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     restore_s_per_token: Cost = 0.0
     """To bring one token's KV back from host memory or disk; 0 where nothing is offloaded."""
 
+    @property
+    def longest_prompt_tokens(self) -> int:
+        """What it can compute, with room for one token of an answer."""
+        return min(self.max_context_tokens, self.kv_capacity_tokens) - 1
+
 
 class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One engine endpoint, as its node agent registered it (KV bucket `instances`, JSON)."""
@@ -54,6 +59,8 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     tokens_per_chunk: int = 1
     """How many tokens one streamed chunk usually carries (vLLM `--stream-interval`)."""
     adapters: tuple[str, ...] = ()
+    region: str | None = None
+    """Where its site lies, as far as data residency goes; None: not known."""
     schema: int = 1
 
     @property

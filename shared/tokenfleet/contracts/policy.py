@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 CLASSES = ("interactive", "long_context", "batch")
@@ -52,6 +53,36 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """For interactive classes; batch waits for its deadline."""
 
 
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How requests that name no version are shared out among the versions of a model."""
+
+    weights: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
+    """By version; one with 0, or not named, is left to requests pinned to it."""
+    drained: tuple[str, ...] = ()
+    """Versions that take nothing new, not even what is pinned to them."""
+    warm_up_s: NotNegative = 60.0
+    """A version that has just appeared works up to its weight in this time."""
+    roll_back: bool = True
+    """Stop using a version, until its weight is changed, when far more of its requests fail than of the others'."""
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How FleetMind places requests among sites."""
+
+    stay_local_margin_s: NotNegative = 0.2
+    """Another site has to be better by more than this."""
+    reserve_share: Share = 0.1
+    """Of what a site can take, what it keeps for its own entry."""
+    round_trips_ms: dict[str, NotNegative] = {}
+    """Between two sites, as `"A-B"`, where it is not to be measured."""
+    bandwidth_mbps: dict[str, Positive] = {}
+    """Between two sites, likewise; not named: so much that a prompt takes no time."""
+    prices: dict[str, NotNegative] = {}
+    """By site: seconds of latency that one accepts to save a second of prefill there."""
+    rollouts: dict[str, Rollout] = {}
+    """By model; of one not named, any version may be used."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What operators may change while the fleet runs (`tokenfleet policy set`)."""
 
@@ -84,6 +115,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     retry_budget_share: Share = 0.1
     """Retries may be at most this share of requests, so that an outage is not amplified."""
     request_timeout_s: Positive = 600.0
+    fleet: Fleet = Fleet()
     objectives: dict[str, ClassObjective] = msgspec.field(
         default_factory=lambda: {
             "interactive": ClassObjective(ttft_s=4.0, tpot_s=0.1),
@@ -106,6 +138,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Models it may use; None: all."""
     sites: tuple[str, ...] | None = None
     """Sites its requests may run on; None: all."""
+    regions: tuple[str, ...] | None = None
+    """Regions its requests may run in; None: all. A site whose region is not known is none of them."""
     weight: Positive = 1.0
     """Its share of a contended class against other tenants' weights."""
     max_concurrency: Annotated[int, msgspec.Meta(gt=0)] = 1024

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from tokenfleet.contracts.fleet import IndexQuality
+from tokenfleet.contracts.sites import Lease
 
 SCHEMA = 1
 
@@ -34,7 +35,13 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     model: str
     version: str | None = None
+    adapter: str | None = None
+    """The adapter (LoRA) that it asks for beside the model."""
     entry_site: str
+    sites: tuple[str, ...] | None = None
+    """Sites it may run on; None: all. With `regions`, what its ingress knew of its tenant: law for every decider."""
+    regions: tuple[str, ...] | None = None
+    """Regions it may run in, its tenant's narrowed by what it asked for itself; None: all."""
     ingress: str
     input_tokens: int
     max_output_tokens: int
@@ -80,11 +87,13 @@ class Submitted(Event, frozen=True, kw_only=True):
     request: RequestSpec
 
 
-class Placed(Event, frozen=True, kw_only=True):
+class Placed(Event, frozen=True, kw_only=True, omit_defaults=True):
     """FleetMind chose the site and the pool (both in the event's own fields)."""
 
     request: RequestSpec
     reason: str
+    leases: tuple[Lease, ...] = ()
+    """Of the capacity that its site granted to where it comes from; none at its own site."""
 
 
 class Queued(Event, frozen=True, kw_only=True):

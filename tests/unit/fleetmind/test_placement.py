@@ -1,102 +1,181 @@
-"""Which site and pool, and why not."""
+"""Which site, and why: stay unless another is better by more than a margin, and may be used."""
 
 from collections import Counter
 
-from fleets import request
+import pytest
+from unit.fleetmind.worlds import MODEL, TENANT, capacity, granted, know, placer, request, summary
 
-from fleetmind.policy.placement import NoPlace, Placement, SiteView, place
-from tokenfleet.contracts.control import Capacity, InstanceCapacity, Liveness
-from tokenfleet.contracts.policy import Tenant
+from fleetmind.policy.eligibility import NoPlace
+from fleetmind.policy.placement import Placement, Placer
+from tokenfleet.contracts.policy import Fleet
+from tokenfleet.contracts.requests import RequestSpec
 
-TENANT = Tenant(tenant="t")
+FLEET = Fleet()
 
 
-def capacity(
-    site: str, version: str = "v1", ready: int = 1, instances: int = 1, liveness: Liveness = "dead"
-) -> Capacity:
-    return Capacity(
-        time_ns=1,
-        site=site,
-        pool=f"llama-70b@{version}",
-        model="llama-70b",
-        version=version,
-        instances=[
-            InstanceCapacity(instance=f"{site}-{index}", liveness="alive" if ready else liveness, age_s=0.0)
-            for index in range(instances)
-        ],
-        ready=ready,
-        waiting=0,
-        running=0,
-        kv_free_tokens=None,
-        free_slots=None,
+def placed(view: Placer, spec: RequestSpec, name: str = "r1", now_s: float = 0.1, **more) -> Placement:
+    choice = view.place(spec, name, TENANT, more.pop("blocks", ()), more.pop("fleet", FLEET), now_s, **more)
+    assert isinstance(choice, Placement), choice
+    return choice
+
+
+def test_it_stays_where_it_entered_while_others_are_no_better():
+    assert placed(placer(A=[0.0], B=[0.0]), request()).reason == "local"
+
+
+def test_it_goes_where_it_is_served_sooner_by_more_than_the_margin_and_the_way():
+    assert placed(placer(A=[2.0], B=[0.0]), request()).site == "B"
+    # 0.06 s of way and 0.2 s of margin.
+    assert placed(placer(A=[0.24], B=[0.0]), request()).site == "A"
+    eager = Fleet(stay_local_margin_s=0.0)
+    assert placed(placer(A=[0.24], B=[0.0]), request(), fleet=eager).site == "B"
+
+
+def test_a_diverted_request_carries_its_lease_and_one_that_stays_does_not():
+    away = placed(placer(A=[5.0], B=[0.0]), request())
+    assert away.leases and sum(lease.work_s for lease in away.leases) == pytest.approx(away.work_s)
+    assert placed(placer(A=[0.0], B=[0.0]), request()).leases == ()
+
+
+def test_without_granted_capacity_it_stays():
+    view = Placer("A")
+    know(view, "A", [5.0])
+    view.sites.apply(capacity("B"), 0.0)
+    view.sites.summarised(summary("B", [0.0]), 0.0)
+    assert placed(view, request()).reason == "no_headroom_elsewhere"
+    assert view.wanted("B", f"{MODEL}@v1") > 0  # which is what it asks for next
+
+
+def test_an_entry_without_instances_sends_to_the_best_site_even_without_a_grant():
+    view = Placer("A")
+    for site, backlog_s in (("B", 3.0), ("C", 0.0)):
+        view.sites.apply(capacity(site), 0.0)
+        view.sites.summarised(summary(site, [backlog_s]), 0.0)
+    choice = placed(view, request())
+    assert (choice.site, choice.reason) == ("C", "not_granted")
+
+
+def test_own_placements_count_until_the_next_summary():
+    view = placer(A=[0.0])
+    know(view, "B", [0.0])
+    sites = Counter(placed(view, request(16_000), f"r{number}").site for number in range(8))
+    assert sites == {"A": 4, "B": 4}
+    view.sites.summarised(summary("A", [0.0]), 0.2)
+    assert placed(view, request(16_000), "later", 0.2).site == "A"
+
+
+def test_a_backlog_is_worked_off_while_nothing_is_heard():
+    view = placer(A=[1.0], B=[0.0])
+    assert placed(view, request(), now_s=0.0).site == "B"
+    assert placed(view, request(), "r2", now_s=0.95).site == "A"
+
+
+def test_what_waits_in_the_sites_queues_counts_too():
+    view = placer(A=[3.0], B=[0.0])
+    view.sites.summarised(summary("B", [0.0], waiting_s=6.0), 0.0)
+    assert placed(view, request()).site == "A"
+
+
+def test_many_entries_with_the_same_summaries_do_not_all_pick_the_same_site():
+    chosen = Counter(
+        placed(placer(A=[9.0], B=[0.0], C=[0.03], D=[0.06]), request(), f"r{number}").site
+        for number in range(300)
     )
+    assert min(chosen[site] for site in "BCD") > 60
 
 
-def sites(*capacities: Capacity) -> SiteView:
-    view = SiteView()
-    for entry in capacities:
-        view.apply(entry, 0.0)
-    return view
+def test_asking_again_gives_the_same_answer():
+    answers = {placed(placer(A=[9.0], B=[0.0], C=[0.0]), request(), "same").site for _ in range(5)}
+    assert len(answers) == 1
 
 
-def test_a_ready_local_pool_is_preferred():
-    choice = place(request(), "r1", TENANT, sites(capacity("far"), capacity("local")), 0.0)
-    assert choice == Placement("local", "llama-70b@v1", "local")
+def test_a_conversation_stays_with_its_prefix_unless_the_gain_is_real():
+    blocks = tuple(range(32, 32 + 1_000))
+    spec = request(16_000)
+
+    def view(backlog_s: float) -> Placer:
+        entry = placer(A=[backlog_s], B=[0.0])
+        entry.sites.summarised(summary("A", [backlog_s], cached=[[b for b in blocks if b % 32 == 0]]), 0.0)
+        return entry
+
+    assert placed(view(1.0), spec, blocks=blocks).site == "A"
+    assert placed(view(1.0), spec).site == "B"  # without the prefix it would go
+    assert placed(view(4.0), spec, blocks=blocks).site == "B"
 
 
-def test_another_site_helps_when_nothing_local_is_ready():
-    view = sites(capacity("far"), capacity("local", ready=0))
-    assert place(request(), "r1", TENANT, view, 0.0) == Placement(
-        "far", "llama-70b@v1", "no_local_instance_ready"
-    )
+def test_a_site_that_refuses_gets_less_at_once_and_more_again_slowly():
+    view = placer(A=[9.0], B=[0.0])
+    for bad_s in (1.0, 2.0, 3.0, 4.0):
+        view.backoffs["B", f"{MODEL}@v1"].bad(bad_s)
+
+    def diverted(now_s: float) -> int:
+        know(view, "A", [9.0], now_s)
+        count = 0
+        for number in range(200):
+            know(view, "B", [0.0], now_s)
+            count += placed(view, request(), f"r{number}", now_s).site == "B"
+        return count
+
+    assert diverted(4.1) < 40
+    assert 60 < diverted(14.0) < 160
+    assert diverted(40.0) == 200
 
 
-def test_a_site_the_tenant_may_not_use_does_not_exist_for_it():
-    view = sites(capacity("far"), capacity("local", ready=0))
-    choice = place(request(), "r1", Tenant(tenant="t", sites=("local",)), view, 0.0)
-    assert isinstance(choice, NoPlace) and choice.status == 503
+def test_a_site_that_did_not_answer_is_avoided():
+    view = placer(A=[9.0], B=[0.0], C=[1.0])
+    assert placed(view, request()).site == "B"
+    assert placed(view, request(), avoid=("B",)).site == "C"
+    alone = placer(B=[0.0])
+    assert placed(alone, request(), avoid=("B",)).site == "B"
 
 
-def test_an_unknown_tenant_never_leaves_its_entry_site():
-    choice = place(request(), "r1", None, sites(capacity("far")), 0.0)
-    assert isinstance(choice, NoPlace) and choice.status == 404
+def test_price_and_transfer_are_part_of_the_cost():
+    view = placer(A=[1.0], B=[0.0])
+    assert placed(view, request(16_000)).site == "B"
+    dear = Fleet(prices={"B": 2.0})
+    assert placed(placer(A=[1.0], B=[0.0]), request(16_000), fleet=dear).site == "A"
+    narrow = Fleet(bandwidth_mbps={"A-B": 0.5})
+    assert placed(placer(A=[1.0], B=[0.0]), request(16_000), fleet=narrow).site == "A"
+    far = Fleet(round_trips_ms={"B-A": 900})
+    assert placed(placer(A=[1.0], B=[0.0]), request(16_000), fleet=far).site == "A"
 
 
-def test_a_model_the_tenant_may_not_use_is_not_found():
-    choice = place(request(), "r1", Tenant(tenant="t", models=("other",)), sites(capacity("local")), 0.0)
-    assert isinstance(choice, NoPlace) and choice.status == 404
-
-
-def test_a_pinned_version_is_honoured_or_refused():
-    view = sites(capacity("local", "v1"), capacity("local", "v2"))
-    assert place(request(version="v2"), "r1", TENANT, view, 0.0) == Placement(
-        "local", "llama-70b@v2", "local"
-    )
-    missing = place(request(version="v3"), "r1", TENANT, view, 0.0)
-    assert isinstance(missing, NoPlace) and missing.status == 404 and "llama-70b@v3" in missing.message
-
-
-def test_versions_share_requests_by_their_ready_instances_and_a_request_keeps_its_version():
-    view = sites(capacity("local", "v1", ready=3), capacity("local", "v2", ready=1))
-    placed = {f"r{n}": place(request(), f"r{n}", TENANT, view, 0.0) for n in range(400)}
-    count = Counter(choice.pool for choice in placed.values() if isinstance(choice, Placement))
-    assert 60 <= count["llama-70b@v2"] <= 140
-    assert all(place(request(), name, TENANT, view, 0.0) == choice for name, choice in placed.items())
-
-
-def test_a_silent_site_is_not_sent_others_requests_but_still_serves_its_own():
-    view = sites(capacity("far"))
-    assert isinstance(place(request(), "r1", TENANT, view, 60.0), NoPlace)
-    assert isinstance(place(request(entry_site="far"), "r1", TENANT, view, 60.0), Placement)
-
-
-def test_a_pool_that_lost_its_last_instance_is_gone():
-    view = sites(capacity("local"))
-    view.apply(capacity("local", ready=0, instances=0), 1.0)
-    choice = place(request(), "r1", TENANT, view, 1.0)
-    assert isinstance(choice, NoPlace) and choice.status == 404
+def test_without_a_fresh_load_it_stays_or_is_shared_out_by_ready_instances():
+    view = placer(A=[9.0], B=[0.0])
+    assert placed(view, request(), now_s=8.0).reason == "local"
+    entry = Placer("A")
+    for site, ready in (("B", 3), ("C", 1)):
+        entry.sites.apply(capacity(site, ready=ready, instances=ready), 0.0)
+    sites = Counter(placed(entry, request(), f"r{number}").site for number in range(400))
+    assert 240 < sites["B"] < 360
 
 
 def test_an_instance_that_is_only_doubted_is_left_to_its_sites_own_deciders():
-    view = sites(capacity("local", ready=0, liveness="suspect"))
-    assert place(request(), "r1", TENANT, view, 0.0) == Placement("local", "llama-70b@v1", "local_doubted")
+    view = Placer("A")
+    view.sites.apply(capacity("A", ready=0, liveness="suspect"), 0.0)
+    assert placed(view, request()) == Placement("A", f"{MODEL}@v1", "local_doubted")
+
+
+def test_a_summary_that_cannot_be_read_is_refused():
+    view = placer(A=[0.0])
+    with pytest.raises(ValueError, match="bytes"):
+        view.sites.summarised(
+            type(summary("A", [0.0]))(site="A", pool=f"{MODEL}@v1", time_ns=1, loads=b"123"), 0.0
+        )
+
+
+def test_a_pool_that_lost_its_last_instance_is_gone():
+    view = placer(A=[0.0])
+    view.sites.apply(capacity("A", ready=0, instances=0), 1.0)
+    choice = view.place(request(), "r1", TENANT, (), FLEET, 1.0)
+    assert isinstance(choice, NoPlace) and choice.status == 404
+
+
+def test_leases_of_several_grants_add_up_for_one_request():
+    view = placer(A=[9.0])
+    view.sites.apply(capacity("B"), 0.0)
+    view.sites.summarised(summary("B", [0.0]), 0.0)
+    for _ in range(3):
+        granted(view, "B", work_s=0.5)
+    choice = placed(view, request(16_000))
+    assert choice.site == "B" and len(choice.leases) == 3

@@ -193,3 +193,14 @@ def test_what_an_assumed_cache_evicts_leaves_the_index(prompts: list[list[int]])
         index.store("a", prompt)
         index.remove("a", cache.routed(prompt))
         assert index.blocks_of("a") == len(cache) <= 5
+
+
+def test_it_keeps_what_other_sites_may_be_told_of_through_eviction_in_both_tiers_and_drops():
+    index = PrefixIndex()
+    index.store("a", range(1, 100))
+    index.store_offloaded("a", range(60, 70))
+    assert index.told_of("a") == {32, 64, 96}
+    index.remove("a", range(1, 100))
+    assert index.told_of("a") == {64}
+    index.drop("a")
+    assert index.told_of("a") == set()

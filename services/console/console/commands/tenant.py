@@ -38,6 +38,9 @@ SETTINGS = (
     click.option(
         "--site", "sites", multiple=True, help="A site its requests may run on; repeat for several."
     ),
+    click.option(
+        "--region", "regions", multiple=True, help="A region its requests may run in; repeat for several."
+    ),
     click.option("--tokens-per-minute", type=int, help="Input and output tokens together."),
     click.option("--max-concurrency", type=int, help="Requests at once."),
     click.option(

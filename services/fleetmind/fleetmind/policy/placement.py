@@ -1,125 +1,213 @@
 """Which site and pool: eligibility is law, the rest is cost. Pure.
 
-This first form stays at the entry site whenever a pool there is ready, and among several versions of a model
-shares requests out by their ready instances.
+The entry's own pools are taken unless another site is better by more than a margin, has granted capacity for it, and has not
+been doing badly lately. Of other sites that are about as good, one is drawn, so that many entries with the same summaries do
+not all find the same emptiest one. Why this form: docs/adr/0014-placement.md.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tokenfleet.contracts.control import Capacity
-from tokenfleet.contracts.policy import Tenant
+from fleetmind.policy.backoff import Backoff
+from fleetmind.policy.cost import BYTES_PER_TOKEN, Estimate, Way, estimate
+from fleetmind.policy.eligibility import Ineligible, NoPlace, no_place, sift
+from fleetmind.policy.leases import Wallet
+from fleetmind.policy.rollout import Versions, drawn
+from fleetmind.policy.sites import Pool, SiteView
+from tokenfleet.contracts.policy import Fleet, Rollout, Tenant
 from tokenfleet.contracts.requests import RequestSpec
+from tokenfleet.contracts.sites import Lease
 
-STALE_AFTER_S = 10.0
-"""A site silent for this long is not sent other sites' requests; its own entry still tries it."""
+NEAR_S = 0.1
+"""Costs of other sites closer than this are equal: what is known of them is older than that."""
+UNKNOWN_ROUND_TRIP_S = 0.1
+"""To a site of which nothing was heard."""
+FORGOTTEN = 0.5
+"""Of what was wanted, whenever leases are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
+    """Where a request goes, and why."""
+
     site: str
     pool: str
     reason: str
+    leases: tuple[Lease, ...] = ()
+    predicted_ttft_s: float | None = None
+    """Engine seconds, round trips included; None where nothing is known of the pool's load."""
+    work_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class NoPlace:
-    """Why nothing may take it: 404 nothing serves the model for this tenant, 503 nothing is ready."""
-
-    status: int
-    reason: str
-    message: str
-
-
-class SiteView:
-    """The latest capacity of every pool of every site."""
-
-    def __init__(self) -> None:
-        self._pools: dict[tuple[str, str], tuple[Capacity, float]] = {}
-
-    def apply(self, capacity: Capacity, now_s: float) -> None:
-        """A roll-up arrived; one without instances removes the pool."""
-        key = (capacity.site, capacity.pool)
-        if capacity.instances:
-            self._pools[key] = (capacity, now_s)
-        else:
-            self._pools.pop(key, None)
-
-    def __len__(self) -> int:
-        return len(self._pools)
-
-    def of_model(self, model: str) -> list[tuple[Capacity, float]]:
-        """`(capacity, when it was heard)` of every pool of a model."""
-        return [entry for entry in self._pools.values() if entry[0].model == model]
-
-    def by_model(self) -> Mapping[str, list[Capacity]]:
-        models: dict[str, list[Capacity]] = {}
-        for capacity, _ in self._pools.values():
-            models.setdefault(capacity.model, []).append(capacity)
-        return models
-
-
-def place(
-    request: RequestSpec, request_id: str, tenant: Tenant | None, sites: SiteView, now_s: float
-) -> Placement | NoPlace:
-    """The site and pool for a request.
+@dataclass(slots=True)
+class Placer:
+    """One FleetMind replica's judgement.
 
     Args:
-        request: what is known of it; a pinned version is honoured or refused.
-        request_id: decides between equal pools, so that asking again gives the same answer.
-        tenant: its record, None when unknown (nothing is permitted then beyond the entry site).
-        sites: what the sites reported.
-        now_s: monotonic wall seconds.
+        site: its entry.
+        time_scale: engine seconds per wall second.
     """
-    serving = sites.of_model(request.model)
-    if request.version is not None:
-        serving = [entry for entry in serving if entry[0].version == request.version]
-    permitted = [entry for entry in serving if _may_use(tenant, request, entry[0])]
-    if not permitted:
-        wanted = request.model + (f"@{request.version}" if request.version else "")
-        return NoPlace(404, "model_not_found", f"No site this tenant may use serves {wanted}.")
-    local = [capacity for capacity, _ in permitted if capacity.site == request.entry_site]
-    remote = [
-        capacity
-        for capacity, heard_s in permitted
-        if capacity.site != request.entry_site and now_s - heard_s < STALE_AFTER_S
-    ]
-    for pools, reason in ((local, "local"), (remote, "no_local_instance_ready")):
-        ready = [capacity for capacity in pools if capacity.ready]
-        if ready:
-            return _share_out(ready, request_id, reason)
-    doubted = [capacity for capacity in local if _may_be_alive(capacity)]
-    if doubted:
-        # Silence is not death: the site's own deciders, who hear more, judge it.
-        return Placement(request.entry_site, min(capacity.pool for capacity in doubted), "local_doubted")
-    return NoPlace(
-        503, "no_ready_instance", f"No instance of {request.model} is ready at any permitted site."
-    )
+
+    site: str
+    time_scale: float = 1.0
+    sites: SiteView = field(init=False)
+    wallet: Wallet = field(default_factory=Wallet)
+    versions: dict[str, Versions] = field(default_factory=lambda: defaultdict(Versions))
+    backoffs: dict[tuple[str, str], Backoff] = field(default_factory=lambda: defaultdict(Backoff))
+    measured_s: dict[str, float] = field(default_factory=dict[str, float])
+    """Round trips to other sites, in wall seconds, as measured."""
+    _wanted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+
+    def __post_init__(self) -> None:
+        self.sites = SiteView(self.time_scale)
+
+    def place(
+        self,
+        request: RequestSpec,
+        request_id: str,
+        tenant: Tenant | None,
+        blocks: Sequence[int],
+        fleet: Fleet,
+        now_s: float,
+        avoid: Sequence[str] = (),
+    ) -> Placement | NoPlace:
+        """The site and pool for a request.
+
+        Args:
+            request: what is known of it; a pinned version is honoured or refused.
+            request_id: draws between near ties, so that asking again gives the same answer.
+            tenant: its record, None when unknown (nothing is permitted then beyond the entry site).
+            blocks: hashes of its prompt's full blocks.
+            fleet: the policy in force.
+            now_s: monotonic wall seconds.
+            avoid: sites that did not answer it before, used only where there is no other.
+        """
+        rollout = fleet.rollouts.get(request.model)
+        pools = self.sites.of_model(request.model)
+        versions = self.versions[request.model]
+        versions.ready({pool.capacity.version for pool in pools if pool.capacity.ready}, now_s)
+        drained = rollout.drained if rollout else ()
+        eligible, out = sift(request, tenant, pools, drained, now_s)
+        if not eligible:
+            return self._doubted(request, out) or no_place(request, out)
+        if rollout is not None and request.version is None:
+            eligible = self._of_version(eligible, versions, rollout, request_id, now_s)
+            if not eligible:
+                message = f"No version of {request.model} that takes requests is ready at any permitted site."
+                return NoPlace(503, "no_version_ready", message, 1.0)
+        eligible = [pool for pool in eligible if pool.site not in avoid] or eligible
+        local = [pool for pool in eligible if pool.site == self.site]
+        told = [pool for pool in eligible if pool.told(now_s)]
+        if not told or (local and not any(pool.site == self.site for pool in told)):
+            return _share_out(local or eligible, request_id, "local" if local else "no_local_instance_ready")
+        estimates = estimate(
+            told,
+            self.sites,
+            {pool.site: self.way(pool.site, fleet) for pool in told if pool.site != self.site},
+            fleet.prices,
+            request.input_tokens,
+            request.block_size_tokens,
+            blocks,
+            now_s,
+        )
+        if not estimates:
+            return _share_out(local or told, request_id, "load_unknown")
+        return self._cheapest(estimates, request_id, fleet, now_s)
+
+    def way(self, site: str, fleet: Fleet) -> Way:
+        """To another site: as configured, else as measured."""
+        pair, back = f"{self.site}-{site}", f"{site}-{self.site}"
+        configured_ms = fleet.round_trips_ms.get(pair, fleet.round_trips_ms.get(back))
+        wall_s = self.measured_s.get(site, UNKNOWN_ROUND_TRIP_S)
+        if configured_ms is not None:
+            wall_s = configured_ms / 1e3
+        mbps = fleet.bandwidth_mbps.get(pair, fleet.bandwidth_mbps.get(back))
+        transfer_s = 8 * BYTES_PER_TOKEN / (mbps * 1e6) if mbps else 0.0
+        return Way(self.time_scale * wall_s, self.time_scale * transfer_s)
+
+    def wanted(self, site: str, pool: str) -> float:
+        """What was diverted there lately, or would have been: half of it is forgotten whenever this is asked."""
+        wanted_s = self._wanted_s.get((site, pool), 0.0)
+        self._wanted_s[site, pool] = FORGOTTEN * wanted_s
+        return wanted_s
+
+    def _of_version(
+        self, pools: Sequence[Pool], versions: Versions, rollout: Rollout, request_id: str, now_s: float
+    ) -> list[Pool]:
+        here = {pool.capacity.version for pool in pools}
+        weights = {
+            version: weight for version, weight in versions.weights(rollout, now_s).items() if version in here
+        }
+        chosen = drawn(weights, _draw(request_id, "version"))
+        return [pool for pool in pools if pool.capacity.version == chosen]
+
+    def _doubted(self, request: RequestSpec, out: Sequence[Ineligible]) -> Placement | None:
+        """Silence is not death: an instance here that is only doubted is left to the site's own deciders."""
+        doubted = [
+            one.pool.name
+            for one in out
+            if one.reason == "no_ready_instance"
+            and one.pool.site == request.entry_site
+            and any(each.liveness == "suspect" and not each.draining for each in one.pool.capacity.instances)
+        ]
+        return Placement(request.entry_site, min(doubted), "local_doubted") if doubted else None
+
+    def _cheapest(
+        self, estimates: Sequence[Estimate], request_id: str, fleet: Fleet, now_s: float
+    ) -> Placement:
+        here = [one for one in estimates if one.pool.site == self.site]
+        away = [one for one in estimates if one.pool.site != self.site]
+        stay = min(here, key=lambda one: one.cost_s, default=None)
+        if stay is not None:
+            away = [one for one in away if one.cost_s + fleet.stay_local_margin_s < stay.cost_s]
+        if stay is not None and not away:
+            return self._placed(stay, "local", (), now_s)
+        nearest = min(away, key=lambda one: one.cost_s)
+        wanted = nearest.pool.site, nearest.pool.name
+        self._wanted_s[wanted] = self._wanted_s.get(wanted, 0.0) + nearest.work_s
+        open_to = [one for one in away if self._open(one, request_id, now_s)]
+        granted = [one for one in open_to if self.wallet.has(one.pool.site, one.pool.name, one.work_s, now_s)]
+        if granted:
+            chosen = _near_least(granted, request_id)
+            leases = self.wallet.spend(chosen.pool.site, chosen.pool.name, chosen.work_s, now_s)
+            return self._placed(chosen, "better_elsewhere" if stay else "nearest_free", leases, now_s)
+        if stay is not None:
+            return self._placed(stay, "backing_off" if not open_to else "no_headroom_elsewhere", (), now_s)
+        # Nothing here serves it, and nobody has granted anything: the site's own deciders judge it.
+        return self._placed(_near_least(open_to or away, request_id), "not_granted", (), now_s)
+
+    def _open(self, one: Estimate, request_id: str, now_s: float) -> bool:
+        backoff = self.backoffs.get((one.pool.site, one.pool.name))
+        return backoff is None or _draw(request_id, one.pool.site) < backoff.share(now_s)
+
+    def _placed(self, one: Estimate, reason: str, leases: tuple[Lease, ...], now_s: float) -> Placement:
+        self.sites.placed(one.pool, one.instance, one.work_s, now_s)
+        return Placement(one.pool.site, one.pool.name, reason, leases, one.ttft_s, one.work_s)
 
 
-def _may_be_alive(capacity: Capacity) -> bool:
-    return any(entry.liveness == "suspect" and not entry.draining for entry in capacity.instances)
+def _near_least(estimates: Sequence[Estimate], request_id: str) -> Estimate:
+    """One of those that cost about the least, drawn."""
+    least_s = min(one.cost_s for one in estimates)
+    near = [one for one in estimates if one.cost_s <= least_s + NEAR_S]
+    return near[int(_draw(request_id, "near") * len(near))]
 
 
-def _may_use(tenant: Tenant | None, request: RequestSpec, capacity: Capacity) -> bool:
-    if tenant is None:
-        return capacity.site == request.entry_site
-    if tenant.models is not None and capacity.model not in tenant.models:
-        return False
-    return tenant.sites is None or capacity.site in tenant.sites
-
-
-def _share_out(pools: Sequence[Capacity], request_id: str, reason: str) -> Placement:
-    # Weighted rendezvous by ready instances: a stable draw in [0, total) from the request's id.
-    ordered = sorted(pools, key=lambda capacity: (capacity.site, capacity.pool))
-    total = sum(capacity.ready for capacity in ordered)
-    digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
-    draw = int.from_bytes(digest) % total
-    for capacity in ordered:
-        draw -= capacity.ready
+def _share_out(pools: Sequence[Pool], request_id: str, reason: str) -> Placement:
+    """By ready instances, where nothing else is known of the pools."""
+    ready: Mapping[tuple[str, str], int] = {(pool.site, pool.name): pool.capacity.ready for pool in pools}
+    draw = _draw(request_id, "share") * sum(ready.values())
+    chosen = min(ready)
+    for key in sorted(ready):
+        chosen = key
+        draw -= ready[key]
         if draw < 0:
             break
-    else:
-        raise AssertionError("the draw is below the total")
-    return Placement(capacity.site, capacity.pool, reason)
+    return Placement(*chosen, reason)
+
+
+def _draw(request_id: str, what: str) -> float:
+    """Uniform in [0, 1): always the same for the same request and question."""
+    digest = hashlib.blake2b(f"{what}.{request_id}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest) / (1 << 56)

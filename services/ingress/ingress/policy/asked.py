@@ -16,6 +16,8 @@ TTFT = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+REGIONS = ("x-tokenfleet-regions",)
+"""Regions that a request may run in, separated by commas."""
 QUEUE_TTL_MS = ("x-queue-ttl-ms",)
 QUEUE_TTL = ("x-llm-d-inference-ttl",)
 """A duration as Go writes it; see https://github.com/llm-d/llm-d-router/pull/2649."""
@@ -27,6 +29,7 @@ LONGEST_S = 30 * 86_400.0
 _ORDER: tuple[Tier, ...] = ("flex", "default", "priority")
 _RANKS: dict[str, int] = {tier: rank for rank, tier in enumerate(_ORDER)}
 _FAIRNESS_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}")
+_REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MILLISECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _GO_DURATION = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{0,9})?(?:ns|us|µs|ms|s|m|h))+")
 _GO_PART = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
@@ -50,6 +53,8 @@ class Asked:
     objective: Objective | None = None
     fairness_id: str | None = None
     queue_ttl_s: float | None = None
+    regions: tuple[str, ...] | None = None
+    """Where it may run; can only narrow what its tenant may use. None: nothing was said."""
 
 
 def read(
@@ -72,7 +77,14 @@ def read(
         # Flex is batch: naming a class does not lead out of it.
         task = None
     objective = Objective(ttft_s=_milliseconds(headers, TTFT), tpot_s=_milliseconds(headers, TPOT))
-    return Asked(tier, task, objective if objective.declared else None, _fairness_id(headers), _ttl(headers))
+    return Asked(
+        tier,
+        task,
+        objective if objective.declared else None,
+        _fairness_id(headers),
+        _ttl(headers),
+        _regions(headers),
+    )
 
 
 def tier_in_force(asked: str | None, tenant_tier: Tier) -> Tier:
@@ -137,6 +149,17 @@ def _class(headers: Mapping[str, str], classes: Collection[str]) -> str | None:
         known = ", ".join(sorted({*classes, ANYBODYS_CLASS}))
         raise UnacceptableError(name, f"there is no such objective. Known: {known}")
     return value
+
+
+def _regions(headers: Mapping[str, str]) -> tuple[str, ...] | None:
+    name = REGIONS[0]
+    if name not in headers:
+        return None
+    # A header that names nothing is a mistake, and must not be read as "anywhere".
+    regions = tuple(one.strip() for one in headers[name].split(","))
+    if not all(_REGION.fullmatch(one) for one in regions):
+        raise UnacceptableError(name, "must be names of regions, separated by commas")
+    return regions
 
 
 def _fairness_id(headers: Mapping[str, str]) -> str | None:

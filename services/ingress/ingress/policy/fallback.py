@@ -2,7 +2,22 @@
 
 from collections.abc import Iterable, Mapping
 
+from tokenfleet.contracts.policy import Tenant
+from tokenfleet.contracts.requests import RequestSpec
 from tokenfleet.fleet_view import InstanceView
+from tokenfleet.residency import refusal
+
+
+def permitted_to(
+    request: RequestSpec, tenant: Tenant | None, ready: Iterable[InstanceView]
+) -> list[InstanceView]:
+    """Of the ready instances, those where a request may run: nobody being there to decide widens nothing."""
+    return [
+        view
+        for view in ready
+        if refusal(request, tenant, view.record.site, view.record.region) is None
+        and (request.adapter is None or request.adapter in view.record.adapters)
+    ]
 
 
 def least_loaded(

@@ -53,12 +53,15 @@ from tokenfleet.contracts.requests import (
     next_event,
     terminal_event_id,
 )
+from tokenfleet.contracts.sites import Fared, Happened
 from tokenfleet.engine.gpu_time import decode_gpu_s, prefill_gpu_s
 
 MAX_ATTEMPTS = 2
 MAX_SUBMISSIONS = 2
 """A request is submitted this many times per attempt before ingress decides alone."""
 NO_INSTANCE_RETRY_AFTER_S = 1.0
+BUSY = (429, 503)
+"""Refusals that say something of how a site is."""
 CLIENT_CLOSED_REQUEST = 499
 """Not an HTTP status: what proxies record for a client that went away."""
 
@@ -175,6 +178,23 @@ class Lifecycle:
     def retriable(self, at: Instant) -> bool:
         """Whether another attempt may follow if the engine fails now."""
         return self.phase is Phase.AT_ENGINE and self.attempt < MAX_ATTEMPTS and not self._is_late(at)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Engine seconds from its submission to its first token."""
+        first_s = self._first_token_s
+        return None if first_s is None else first_s - self._submitted.engine_s
+
+    def fared(self, ended: Ended | None = None) -> Fared:
+        """What the FleetMind that placed it is told: that its first token came, or how it ended."""
+        happened: Happened = "first_token" if ended is None else "ended"
+        if ended is not None and ended.outcome in ("failed", "timed_out"):
+            happened = "failed"
+        elif ended is not None and ended.outcome == "rejected" and ended.status in BUSY:
+            happened = "refused"
+        return Fared(
+            request_id=self.request_id, site=self.site, pool=self.pool, happened=happened, ttft_s=self.ttft_s
+        )
 
     def take_facts(self) -> list[Event]:
         """Facts to publish that have come up since the last call."""
@@ -382,7 +402,7 @@ class Lifecycle:
             # Of what an engine has begun only the engine knows the output.
             tokens_exact=usage is not None or (self._input_exact and self.instance is None),
             queue_wait_s=self.queue_wait_s,
-            ttft_s=None if first_s is None else first_s - self._submitted.engine_s,
+            ttft_s=self.ttft_s,
             tpot_s=_tpot_s(first_s, at.engine_s, counted.output_tokens),
             predicted_ttft_s=self._predicted_ttft_s,
             predicted_tpot_s=self._predicted_tpot_s,

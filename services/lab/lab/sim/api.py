@@ -35,6 +35,8 @@ class Route(NamedTuple):
     predicted_ttft_p90_s: float | None = None
     predicted_tpot_s: float | None = None
     predicted_tpot_p90_s: float | None = None
+    after_s: float = 0.0
+    """How long the decision itself is under way to where the request is."""
 
 
 class Refuse(NamedTuple):
@@ -46,6 +48,9 @@ class Refuse(NamedTuple):
 
 class Hold(NamedTuple):
     """Keep it in the router's own queue; `Policy.release` says later what becomes of it."""
+
+    wake_s: float | None = None
+    """When `Policy.release` is to be called at the latest."""
 
 
 Decision = Route | Refuse | Hold
@@ -113,6 +118,13 @@ class SiteAware(Protocol):
             tenants: by name.
         """
         ...
+
+
+@runtime_checkable
+class Lawful(Protocol):
+    """A policy that judges by itself which sites and versions a request may use: nothing is excluded for it."""
+
+    judges_residency: bool
 
 
 Adjusted = tuple[float, str, float, float]

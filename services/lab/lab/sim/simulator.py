@@ -170,7 +170,7 @@ class Simulation:
                 job.instance = None
                 self._turn_away(job, 403, "not_permitted")
                 return
-            delay_s = self._one_way_s(job)
+            delay_s = decision.after_s + self._one_way_s(job)
             if delay_s:
                 self._at(self._now_s + delay_s, self._reach_engine, (job, job.attempt))
             else:
@@ -181,6 +181,8 @@ class Simulation:
             assert isinstance(decision, Hold)
             job.held = True
             self._held[job.arrival.request_id] = job
+            if decision.wake_s is not None:
+                self._at(decision.wake_s, _nothing, None)
 
     def _turn_away(self, job: Job, status: int, reason: str) -> None:
         # A first attempt that nobody takes was rejected; a later one means that the request failed.
@@ -365,6 +367,10 @@ class Simulation:
             return
         job.try_again(instance.spec.name)
         self._decide(job)
+
+
+def _nothing(_: object) -> None:
+    """A timer of which only the time matters."""
 
 
 def _produced_tokens(instance: Instance, request_id: str) -> int:

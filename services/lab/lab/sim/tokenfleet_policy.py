@@ -1,63 +1,40 @@
 """TokenFleet as a policy under test: the live decision code of its services, wired as the services wire it.
 
-Nothing is decided here. FleetMind places where there are several sites, SLOMax classifies, queues and admits,
-TokenPilot chooses; one fleet view, load view and prefix index per site, one capacity roll-up per site and second.
-What the services do over the bus happens at once here: a decision takes no time.
+Nothing is decided here. FleetMind at the entry places, SLOMax at the chosen site classifies, queues and admits, TokenPilot there
+chooses; one fleet view, load view and prefix index per site. What the services of one site do over the bus happens at once
+here; between sites everything takes as long as the network does.
 """
 
 import random
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleetmind.policy.placement import NoPlace, SiteView, place
+from fleetmind.policy.eligibility import NoPlace
+from fleetmind.policy.placement import Placement
 from lab.sim.api import Arrival, Decision, Hold, Refuse, Released, Route
+from lab.sim.tokenfleet_entries import Entries
+from lab.sim.tokenfleet_site import Site
 from slomax.policy.admission import Keep
 from slomax.policy.admission import Refuse as Refusal
 from slomax.policy.classify import entry_of
 from slomax.policy.entry import Entry
-from slomax.policy.pool import PoolAdmission
-from telemetry_collector.policy.rollup import gone, roll_up
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.policy import Policy, Tenant
-from tokenfleet.fleet_view import FleetView
-from tokenpilot.policy.assumed_cache import AssumedCaches
-from tokenpilot.policy.pilot import Pilot
-from tokenpilot.policy.prefix_index import PrefixIndex
-
-ROLL_UP_S = 1.0
-"""How often a site publishes its capacity."""
 
 
-class _Site:
-    """The deciders of one site and what they know."""
-
-    def __init__(self, site: str) -> None:
-        self.site = site
-        self.fleet = FleetView()
-        self.index = PrefixIndex()
-        self.assumed = AssumedCaches(self.index)
-        self.pilots: dict[str, Pilot] = defaultdict(Pilot)
-        self.admissions: dict[str, PoolAdmission] = {}
-        self.pilot_of: dict[str, Pilot] = {}
-        self.rolled_up_s = -ROLL_UP_S
-        self.published: frozenset[str] = frozenset()
-
-    def admission(self, pool: str) -> PoolAdmission:
-        admission = self.admissions.get(pool)
-        if admission is None:
-            pilot = self.pilots[pool]
-            admission = self.admissions[pool] = PoolAdmission(pilot.load, pilot.lengths)
-        return admission
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A request in a queue of SLOMax's."""
+@dataclass(slots=True)
+class _Request:
+    """One request on its way through the deciders."""
 
     arrival: Arrival
-    site: _Site
-    pool: str
+    attempt: int
+    tenant: Tenant
+    placement: Placement
+    arrives_s: float
+    """When its placement is known at its site."""
+    entry: Entry | None = None
+    """As SLOMax has it; None while it is under way."""
+    first_token_s: float | None = None
 
 
 class TokenFleetPolicy:
@@ -68,15 +45,16 @@ class TokenFleetPolicy:
         policy: the live configuration in force.
     """
 
+    judges_residency = True
+
     def __init__(self, seed: int, policy: Policy | None = None) -> None:
         self._policy = policy or Policy()
         self._random = random.Random(seed)  # noqa: S311 - breaks ties, guards nothing
-        self._sites: dict[str, _Site] = {}
-        self._site_of: dict[str, _Site] = {}
-        self._sites_view = SiteView()
-        self._attempts: dict[str, int] = {}
-        self._held: dict[str, _Held] = {}
-        self._admission_of: dict[str, PoolAdmission] = {}
+        self._sites: dict[str, Site] = {}
+        self._site_of: dict[str, Site] = {}
+        self._entries = Entries(self._policy.fleet)
+        self._requests: dict[str, _Request] = {}
+        self._under_way: dict[str, _Request] = {}
         self._adjustments: list[tuple[float, str, float, float]] = []
         self._tenants: Mapping[str, Tenant] = {}
         self.degraded: set[str] = set()
@@ -84,27 +62,20 @@ class TokenFleetPolicy:
 
     def network(self, round_trip_s: Mapping[tuple[str, str], float], tenants: Mapping[str, Tenant]) -> None:
         self._tenants = tenants
+        self._entries.network(round_trip_s)
 
     def joined(self, record: InstanceRecord, now_s: float) -> None:
         site = self._sites.get(record.site)
         if site is None:
-            site = self._sites[record.site] = _Site(record.site)
+            site = self._sites[record.site] = Site(record.site)
         self._site_of[record.instance] = site
-        site.fleet.apply_record(record.instance, record, now_s)
-        pilot = site.pilot_of[record.instance] = site.pilots[record.pool]
-        pilot.joined(record)
+        site.joined(record, now_s)
 
     def left(self, instance: str, now_s: float) -> None:
-        site = self._site_of[instance]
-        site.fleet.apply_record(instance, None, now_s)
-        site.index.drop(instance)
-        site.pilot_of[instance].left(instance)
-        site.assumed.left(instance)
+        self._site_of[instance].left(instance, now_s)
 
     def reading(self, state: InstanceState, now_s: float) -> None:
-        site = self._sites[state.site]
-        site.fleet.apply_state(state, now_s)
-        site.pilot_of[state.instance].reading(state, state.time_ns / 1e9, now_s)
+        self._sites[state.site].reading(state, now_s)
 
     def blocks(self, instance: str, stored: Sequence[int], removed: Sequence[int], now_s: float) -> None:
         index = self._site_of[instance].index
@@ -114,38 +85,27 @@ class TokenFleetPolicy:
             index.store(instance, stored)
 
     def decide(self, arrival: Arrival, now_s: float) -> Decision:
-        spec = arrival.spec
-        self._publish_capacity(now_s)
-        self._adjust(now_s)
+        self._now_and_then(now_s)
         tenant = self._tenants.get(arrival.tenant, Tenant(tenant=arrival.tenant))
-        placed = place(spec, arrival.request_id, tenant, self._sites_view, now_s)
+        placed = self._entries.place(arrival, tenant, now_s)
         if isinstance(placed, NoPlace):
             return Refuse(placed.status, placed.reason)
-        site = self._sites[placed.site]
-        attempt = self._attempts.get(arrival.request_id, 0) + 1
-        self._attempts[arrival.request_id] = attempt
-        entry = entry_of(
-            arrival.request_id,
-            attempt,
-            spec,
+        before = self._requests.get(arrival.request_id)
+        request = _Request(
+            arrival,
+            before.attempt + 1 if before else 1,
             tenant,
-            self._policy,
-            arrival.time_s,
-            now_s,
-            spec.deadline_ns / 1e9 - now_s,
+            placed,
+            now_s + self._entries.one_way_s(arrival.spec.entry_site, placed.site),
         )
-        admission = site.admission(placed.pool)
-        self._admission_of[arrival.request_id] = admission
-        ready = site.fleet.ready(placed.pool, now_s)
-        verdict = admission.submit(entry, ready, self._policy, now_s)
-        if isinstance(verdict, Keep):
-            self._held[arrival.request_id] = _Held(arrival, site, placed.pool)
-            return Hold()
-        if isinstance(verdict, Refusal):
-            return Refuse(verdict.status, verdict.reason)
-        return self._route(arrival, entry, site, placed.pool, now_s)
+        self._requests[arrival.request_id] = request
+        if request.arrives_s > now_s:
+            self._under_way[arrival.request_id] = request
+            return Hold(request.arrives_s)
+        return self._submit(request, now_s)
 
     def release(self, now_s: float) -> Iterable[Released]:
+        yield from self._arriving(now_s)
         for site in self._sites.values():
             for pool, admission in site.admissions.items():
                 if not len(admission):
@@ -153,18 +113,55 @@ class TokenFleetPolicy:
                 ready = site.fleet.ready(pool, now_s)
                 for released in admission.release(ready, self._policy, now_s):
                     request_id = released.entry.request_id
-                    held = self._held.pop(request_id)
+                    request = self._requests[request_id]
                     if isinstance(released.verdict, Refusal):
-                        refusal = Refuse(released.verdict.status, released.verdict.reason)
-                        yield Released(request_id, refusal)
+                        yield Released(request_id, self._refused(request, released.verdict, now_s))
                     else:
-                        routed = self._route(held.arrival, released.entry, site, pool, now_s)
-                        yield Released(request_id, routed)
+                        yield Released(request_id, self._route(request, released.entry, now_s))
 
-    def _route(self, arrival: Arrival, entry: Entry, site: _Site, pool: str, now_s: float) -> Route | Refuse:
+    def _arriving(self, now_s: float) -> Iterable[Released]:
+        """Placements that have reached their sites."""
+        there = [one for one in self._under_way.values() if one.arrives_s <= now_s]
+        for request in there:
+            del self._under_way[request.arrival.request_id]
+            decision = self._submit(request, now_s)
+            if not isinstance(decision, Hold):
+                yield Released(request.arrival.request_id, decision)
+
+    def _submit(self, request: _Request, now_s: float) -> Decision:
+        """A placed request is at its site: SLOMax decides."""
+        spec, placement = request.arrival.spec, request.placement
+        self._entries.arrived(placement, now_s)
+        site = self._sites[placement.site]
+        entry = entry_of(
+            request.arrival.request_id,
+            request.attempt,
+            spec,
+            request.tenant,
+            self._policy,
+            request.arrival.time_s,
+            now_s,
+            spec.deadline_ns / 1e9 - now_s,
+        )
+        request.entry = entry
+        ready = site.fleet.ready(placement.pool, now_s)
+        verdict = site.admission(placement.pool).submit(entry, ready, self._policy, now_s)
+        if isinstance(verdict, Keep):
+            return Hold()
+        if isinstance(verdict, Refusal):
+            return self._refused(request, verdict, now_s)
+        return self._route(request, entry, now_s)
+
+    def _refused(self, request: _Request, refusal: Refusal, now_s: float) -> Refuse:
+        self._entries.refused(request.arrival.spec.entry_site, request.placement, now_s)
+        return Refuse(refusal.status, refusal.reason)
+
+    def _route(self, request: _Request, entry: Entry, now_s: float) -> Route | Refuse:
+        arrival, pool = request.arrival, request.placement.pool
+        site = self._sites[request.placement.site]
         decision = site.pilots[pool].decide(
             arrival.request_id,
-            entry.attempt,
+            request.attempt,
             arrival.spec,
             entry.objective,
             arrival.blocks,
@@ -181,12 +178,14 @@ class TokenFleetPolicy:
             return Refuse(503, "no_usable_instance")
         record = decision.choice.instance.record
         site.assumed.routed(record, arrival.blocks)
+        one_way_s = self._entries.one_way_s(site.site, arrival.spec.entry_site)
         return Route(
             record.instance,
-            decision.ttft_s,
-            predicted_ttft_p90_s=decision.ttft_p90_s,
+            decision.ttft_s + 3 * one_way_s,
+            predicted_ttft_p90_s=decision.ttft_p90_s + 3 * one_way_s,
             predicted_tpot_s=decision.tpot_s,
             predicted_tpot_p90_s=decision.tpot_p90_s,
+            after_s=one_way_s,
         )
 
     @property
@@ -195,37 +194,54 @@ class TokenFleetPolicy:
         return self._adjustments
 
     def first_token(self, request_id: str, instance: str, now_s: float) -> None:
-        self._site_of[instance].pilot_of[instance].first_token(request_id, now_s)
-        if (admission := self._admission_of.get(request_id)) is not None:
-            admission.first_token(request_id, now_s)
+        site = self._site_of[instance]
+        site.pilot_of[instance].first_token(request_id, now_s)
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        request.first_token_s = now_s
+        site.admission(request.placement.pool).first_token(request_id, now_s)
+        ttft_s = now_s - request.arrival.time_s
+        self._entries.first_token(request.arrival.spec.entry_site, request.placement, ttft_s, now_s)
 
     def ended(self, request_id: str, instance: str, output_tokens: int, now_s: float) -> None:
-        pilot = self._site_of[instance].pilot_of[instance]
-        attempt = self._attempts.get(request_id, 1)
+        site, request = self._site_of[instance], self._requests.get(request_id)
+        attempt = request.attempt if request else 1
         completed = output_tokens > 0
-        pilot.ended(request_id, attempt, now_s, completed=completed, output_tokens=output_tokens)
-        if (admission := self._admission_of.pop(request_id, None)) is not None:
-            admission.ended(request_id, now_s, completed=completed, output_tokens=output_tokens)
+        site.pilot_of[instance].ended(
+            request_id, attempt, now_s, completed=completed, output_tokens=output_tokens
+        )
+        if request is None or request.entry is None:
+            return
+        pool = request.placement.pool
+        site.admission(pool).ended(request_id, now_s, completed=completed, output_tokens=output_tokens)
+        met = completed and _met(request, request.entry, output_tokens, now_s)
+        self._entries.ended(site.site, pool, met=met, now_s=now_s)
+        if completed:
+            del self._requests[request_id]
 
-    def _adjust(self, now_s: float) -> None:
-        """Feedback, as often as the service asks for it."""
-        for site in self._sites.values():
+    def _now_and_then(self, now_s: float) -> None:
+        """What services do by the clock: sites tell of themselves and ask for leases, feedback looks at its windows."""
+        self._entries.ask(now_s)
+        for name, site in self._sites.items():
+            sayings = site.sayings(now_s)
+            if sayings is not None:
+                self._entries.say(name, sayings, now_s)
+            for summary in site.loads(now_s):
+                self._entries.say_here(summary, now_s)
             for admission in site.admissions.values():
                 for one in admission.adjust(self._policy, now_s):
                     knob = f"{one.request_class}.{one.knob}" if one.request_class else one.knob
                     self._adjustments.append((now_s, knob, one.before, one.after))
 
-    def _publish_capacity(self, now_s: float) -> None:
-        """Each site's roll-up, about once a second: what the entries know of the sites."""
-        for site in self._sites.values():
-            if now_s - site.rolled_up_s < ROLL_UP_S:
-                continue
-            site.rolled_up_s = now_s
-            time_ns = int(now_s * 1e9)
-            pools = roll_up(site.fleet, site.site, now_s, time_ns)
-            names = frozenset(capacity.pool for capacity in pools)
-            for pool in sorted(site.published - names):
-                self._sites_view.apply(gone(pool, site.site, time_ns), now_s)
-            for capacity in pools:
-                self._sites_view.apply(capacity, now_s)
-            site.published = names
+
+def _met(request: _Request, entry: Entry, output_tokens: int, now_s: float) -> bool:
+    """As the ledger judges it."""
+    first_s, objective = request.first_token_s, entry.objective
+    if first_s is None:
+        return False
+    if objective.ttft_s is not None and first_s - entry.arrived_s > objective.ttft_s:
+        return False
+    if objective.tpot_s is None or output_tokens < 2:
+        return True
+    return (now_s - first_s) / (output_tokens - 1) <= objective.tpot_s

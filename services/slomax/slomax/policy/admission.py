@@ -79,17 +79,11 @@ def unservable(request: RequestSpec, instances: Sequence[InstanceView]) -> Refus
     """Why no instance of the pool could ever take the request, or None."""
     if not instances:
         return NO_READY_INSTANCE
-    longest = max(longest_prompt_tokens(view) for view in instances)
+    longest = max(view.record.profile.longest_prompt_tokens for view in instances)
     if request.input_tokens > longest:
         message = f"The prompt has {request.input_tokens} tokens; this model takes at most {longest} here."
         return Refuse(400, "context_length_exceeded", message)
     return None
-
-
-def longest_prompt_tokens(view: InstanceView) -> int:
-    """The longest prompt an instance can compute, with room for one token of an answer."""
-    profile = view.record.profile
-    return min(profile.max_context_tokens, profile.kv_capacity_tokens) - 1
 
 
 def too_late_to_queue(entry: Entry, expected_wait_s: float, margins: Margins) -> Refuse | None:

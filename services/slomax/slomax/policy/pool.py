@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slomax.policy.admission import Refuse, Start, Verdict
+from slomax.policy.classify import BATCH
 from slomax.policy.entry import Entry
 from slomax.policy.fair_queue import FairQueue
 from slomax.policy.feedback import WINDOW_S, Adjustment, Controller
@@ -44,6 +45,15 @@ class PoolAdmission:
     def __len__(self) -> int:
         """How many requests wait."""
         return len(self._scheduler)
+
+    def waiting_s(self) -> float:
+        """Prefill of all that wait, in engine seconds; nothing of batch, which gives way to whatever comes."""
+        return sum(
+            entry.own_prefill_s
+            for name, queue in self._scheduler.queues.items()
+            if name != BATCH
+            for entry in queue
+        )
 
     @property
     def queues(self) -> Mapping[str, FairQueue]:

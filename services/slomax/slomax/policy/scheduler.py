@@ -20,7 +20,6 @@ from slomax.policy.admission import (
     hopeless,
     is_late,
     judge,
-    longest_prompt_tokens,
     too_late_to_queue,
     unservable,
 )
@@ -336,7 +335,7 @@ def _fitting(entry: Entry, instances: Sequence[InstanceView]) -> list[InstanceVi
     return [
         view
         for view in instances
-        if entry.tokens <= longest_prompt_tokens(view) and view.record.instance not in excluded
+        if entry.tokens <= view.record.profile.longest_prompt_tokens and view.record.instance not in excluded
     ]
 
 

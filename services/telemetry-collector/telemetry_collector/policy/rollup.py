@@ -54,7 +54,16 @@ def _pool(
         running=_known_sum(view.state.running if view.state else None for view in ready),
         kv_free_tokens=_known_sum(_kv_free_tokens(view) for view in ready),
         free_slots=_known_sum(_free_slots(view) for view in ready),
+        region=_region(views),
+        adapters=sorted({adapter for view in ready for adapter in view.record.adapters}),
+        max_prompt_tokens=max((view.record.profile.longest_prompt_tokens for view in ready), default=None),
     )
+
+
+def _region(views: Sequence[InstanceView]) -> str | None:
+    """Unknown where instances disagree: nothing that is bound to a region may go there then."""
+    regions = {view.record.region for view in views}
+    return regions.pop() if len(regions) == 1 else None
 
 
 def _instance(view: InstanceView, now_s: float) -> InstanceCapacity:

@@ -81,6 +81,8 @@ def why_not(view: InstanceView, request: RequestSpec) -> str | None:
     record = view.record
     if record.instance in request.excluded_instances:
         return "failed_this_request_before"
+    if request.adapter is not None and request.adapter not in record.adapters:
+        return "adapter_missing"
     if request.input_tokens + 1 > record.profile.max_context_tokens:
         return "context_too_long"
     if request.input_tokens + 1 > record.profile.kv_capacity_tokens:
@@ -121,6 +123,8 @@ def _usable(situation: Situation) -> tuple[Roster, Mapping[str, str]]:
     """The instances that can take the request, and why each of the others cannot."""
     request, roster = situation.request, situation.roster
     usable = request.input_tokens <= roster.max_prompt_tokens
+    if request.adapter is not None:
+        usable &= np.array([request.adapter in view.record.adapters for view in roster.instances])
     for name in request.excluded_instances:
         position = roster.position.get(name)
         if position is not None:

@@ -3,15 +3,20 @@
 The live service and the lab both drive this object; times are monotonic engine seconds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from tokenfleet.contracts.fleet import IndexQuality, InstanceRecord, InstanceState
 from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.policy import Routing
 from tokenfleet.contracts.requests import Objective, RequestSpec
+from tokenfleet.contracts.sites import SiteSummary
 from tokenfleet.fleet_view import InstanceView
 from tokenfleet.load import LoadView, Observation, OutputLengths
+from tokenfleet.load.prefixes import pack_prefixes
+from tokenfleet.load.summary import first_free, pack_load
 from tokenpilot.policy.calibrate import Calibration, Kind
 from tokenpilot.policy.choose import Choice, Situation, choose
 from tokenpilot.policy.demand import Demand
@@ -274,6 +279,40 @@ class Pilot:
             ratios=self.calibration.quantiles(),
             lengths=self.lengths.counts(),
         )
+
+    def summary(
+        self,
+        pool: str,
+        site: str,
+        instances: Sequence[InstanceView],
+        told_of: Callable[[str], Iterable[int]] | None,
+        waiting_s: float,
+        now_s: float,
+        time_ns: int,
+    ) -> SiteSummary:
+        """What the pool is busy with and has cached, for other sites.
+
+        Args:
+            pool: its name.
+            site: where it is.
+            instances: its ready instances.
+            told_of: the cached blocks of an instance that may be told of; None: tell of none this time.
+            waiting_s: prefill of requests held before they get here.
+            now_s: engine seconds.
+            time_ns: Unix time.
+        """
+        told = first_free(self.load, instances, now_s)
+        summary = SiteSummary(
+            site=site,
+            pool=pool,
+            time_ns=time_ns,
+            loads=pack_load(self.load, self.lengths, told, now_s),
+            waiting_s=waiting_s,
+        )
+        if told_of is None:
+            return summary
+        prefixes, one_in = pack_prefixes([told_of(view.record.instance) for view in told])
+        return msgspec.structs.replace(summary, prefixes=prefixes, one_in=one_in)
 
     def restore(self, learned: PoolLatency) -> None:
         """Take up what a replica had learned before."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tokenfleet.contracts.sites import ONE_IN
 from tokenpilot.policy.block_runs import BlockRuns, Span
 from tokenpilot.policy.lives import Lives, bit_rows
 
@@ -27,6 +28,8 @@ class PrefixIndex:
         self._accelerator = BlockRuns()
         self._offload = BlockRuns()
         self._held: dict[str, list[int]] = {}
+        self._told: dict[str, tuple[set[int], set[int]]] = {}
+        """Of each instance's blocks by tier, those that summaries for other sites may tell of."""
         self._sweeping = 0
 
     def __len__(self) -> int:
@@ -36,6 +39,11 @@ class PrefixIndex:
     def blocks_of(self, instance: str) -> int:
         """Blocks an instance holds, over both tiers."""
         return sum(self._held.get(instance, ()))
+
+    def told_of(self, instance: str) -> set[int]:
+        """The blocks an instance holds, in either tier, that summaries for other sites may tell of."""
+        told = self._told.get(instance)
+        return told[0] | told[1] if told else set()
 
     def store(self, instance: str, hashes: Iterable[int]) -> None:
         """The instance holds these blocks in its accelerator's memory now."""
@@ -56,6 +64,7 @@ class PrefixIndex:
     def drop(self, instance: str) -> None:
         """Forget everything about an instance."""
         held = self._held.pop(instance, None)
+        self._told.pop(instance, None)
         if held is not None:
             self._lives.end(instance, unused=not any(held))
             self.sweep(SWEEP_BLOCKS)  # so that an index that nobody sweeps does not grow for ever
@@ -125,12 +134,15 @@ class PrefixIndex:
             bit = self._lives.bit(instance)
             held = self._held.setdefault(instance, [0, 0])
             held[tier] += runs.store(bit, self._lives.live, blocks)
+            told = self._told.setdefault(instance, (set(), set()))
+            told[tier].update([block for block in blocks if not block % ONE_IN])
 
     def _remove(self, tier: int, runs: BlockRuns, instance: str, hashes: Iterable[int]) -> None:
         held = self._held.get(instance)
         if held is not None:
-            bit = self._lives.bit(instance)
-            held[tier] -= runs.remove(bit, self._lives.live, list(hashes))
+            bit, blocks = self._lives.bit(instance), list(hashes)
+            held[tier] -= runs.remove(bit, self._lives.live, blocks)
+            self._told[instance][tier].difference_update(blocks)
 
     def _spans(self, hashes: Sequence[int]) -> Iterator[Span]:
         spans = self._accelerator.spans(hashes)

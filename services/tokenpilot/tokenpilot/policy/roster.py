@@ -42,9 +42,7 @@ class Roster:
 def roster_of(instances: Sequence[InstanceView], load: LoadView) -> Roster:
     """The roster of some instances that `load` knows."""
     records = [view.record for view in instances]
-    longest = [
-        min(record.profile.max_context_tokens, record.profile.kv_capacity_tokens) - 1 for record in records
-    ]
+    longest = [record.profile.longest_prompt_tokens for record in records]
     names = [record.instance for record in records]
     return Roster(
         instances,

@@ -1,0 +1,82 @@
+"""Which prefixes a site has cached, told by a sample of their blocks. Pure.
+
+Hashes are chained: who holds a block holds, but for evictions, all before it. So it is enough to tell of one block in
+32, and to say how deep a prompt is known by the last of its blocks that is told of.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tokenfleet.contracts.sites import ONE_IN
+
+MOST_FINGERPRINTS = 8_192
+"""Of a pool: 32 KiB. Beyond that fewer blocks are told of."""
+
+
+def fingerprint(block: int) -> int:
+    """Four bytes for a block's hash."""
+    return (block ^ (block >> 32)) & 0xFFFF_FFFF
+
+
+def pack_prefixes(held: Sequence[Iterable[int]]) -> tuple[tuple[bytes, ...], int]:
+    """`(fingerprints by instance, one block in how many is told of)`.
+
+    Args:
+        held: by instance, the cached blocks whose hash is divisible by `ONE_IN`.
+    """
+    blocks = [list(one) for one in held]
+    one_in = ONE_IN
+    while sum(len(one) for one in blocks) > MOST_FINGERPRINTS:
+        one_in *= 2
+        blocks = [[block for block in one if block % one_in == 0] for one in blocks]
+    packed = tuple(np.array([fingerprint(block) for block in one], dtype="<u4").tobytes() for one in blocks)
+    return packed, one_in
+
+
+class KnownPrefixes:
+    """What a site's summary says of its caches."""
+
+    def __init__(self, prefixes: Sequence[bytes] = (), one_in: int = ONE_IN) -> None:
+        self._one_in = one_in
+        self._holders: dict[int, int] = {}
+        """Bits of instances by fingerprint."""
+        holders = self._holders
+        for position, packed in enumerate(prefixes):
+            bit = 1 << position
+            for one in np.frombuffer(packed, dtype="<u4").tolist():
+                holders[one] = holders.get(one, 0) | bit
+
+    def matched_blocks(self, told: Sequence[tuple[int, int, int]]) -> dict[int, int]:
+        """By instance, how many leading blocks of a prompt it is expected to have cached.
+
+        Args:
+            told: of the prompt's blocks, as `told_blocks` gives them.
+        """
+        holders = self._holders
+        if not holders:
+            return {}
+        matched: dict[int, int] = {}
+        present = -1
+        for depth, block, mark in told:
+            if block % self._one_in:
+                continue
+            present &= holders.get(mark, 0)
+            if not present:
+                break
+            expected = depth + self._one_in // 2  # the chain ends between this block and the next one told of
+            rest = present
+            while rest:
+                bit = rest & -rest
+                matched[bit.bit_length() - 1] = expected
+                rest ^= bit
+        return matched
+
+
+def told_blocks(blocks: Sequence[int]) -> list[tuple[int, int, int]]:
+    """`(number of blocks up to it, block, fingerprint)` of a prompt's blocks that summaries may tell of."""
+    return [
+        (depth, block, fingerprint(block))
+        for depth, block in enumerate(blocks, start=1)
+        if block % ONE_IN == 0
+    ]
