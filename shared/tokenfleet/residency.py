@@ -4,7 +4,7 @@ What is unknown is forbidden to whoever is bound: a site that does not say which
 may not leave one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenfleet.contracts.policy import Tenant
 from tokenfleet.contracts.requests import RequestSpec
@@ -22,19 +22,23 @@ def refusal(request: RequestSpec, tenant: Tenant | None, site: str, region: str 
         site: where it might run.
         region: of that site; None when it is not known.
     """
-    tenant_sites = tenant.sites if tenant is not None else None
-    for sites in (request.sites, tenant_sites):
-        if sites is not None and site not in sites:
-            return "site_not_permitted"
-    tenant_regions = tenant.regions if tenant is not None else None
-    for regions in (request.regions, tenant_regions):
-        if regions is None:
-            continue
-        if region is None:
-            return "region_unknown"
-        if region not in regions:
-            return "region_not_permitted"
-    return None
+    forbidden = out_of_bounds(request.sites, request.regions, site, region)
+    if forbidden is None and tenant is not None:
+        forbidden = out_of_bounds(tenant.sites, tenant.regions, site, region)
+    return forbidden
+
+
+def out_of_bounds(
+    sites: Sequence[str] | None, regions: Sequence[str] | None, site: str, region: str | None
+) -> str | None:
+    """Why somebody who is bound to sites and regions (None: to none) may not use a site; None when he may."""
+    if sites is not None and site not in sites:
+        return "site_not_permitted"
+    if regions is None:
+        return None
+    if region is None:
+        return "region_unknown"
+    return None if region in regions else "region_not_permitted"
 
 
 def narrowed(allowed: Iterable[str] | None, asked: Iterable[str] | None) -> tuple[str, ...] | None:

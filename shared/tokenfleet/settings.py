@@ -45,6 +45,11 @@ class Settings(BaseSettings):
     def _split_sites(cls, value: Any) -> Any:
         return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
+    @field_validator("region", mode="before")
+    @classmethod
+    def _no_region_is_none(cls, value: Any) -> Any:
+        return value or None
+
     @model_validator(mode="after")
     def _is_a_site_of_the_fleet(self) -> Self:
         if self.sites and self.site not in self.sites:

@@ -57,6 +57,8 @@ class SitePlace:
     postgres_dsn: str
     proxies: Mapping[str, str]
     """Through which ingress reaches the engines of each other site."""
+    region: str | None = None
+    """Where it lies, as far as data residency goes."""
 
     @property
     def is_home(self) -> bool:
@@ -242,8 +244,15 @@ class Stack:
 
     def _site_variables(self) -> dict[str, str]:
         if self._place is None:
-            return {f"{PREFIX}SITE": external("SITE") or "local"}
-        return {f"{PREFIX}SITE": self._place.site, f"{PREFIX}SITES": ",".join(self._place.sites)}
+            return {
+                f"{PREFIX}SITE": external("SITE") or "local",
+                f"{PREFIX}REGION": external("REGION") or "",
+            }
+        return {
+            f"{PREFIX}SITE": self._place.site,
+            f"{PREFIX}SITES": ",".join(self._place.sites),
+            f"{PREFIX}REGION": self._place.region or "",
+        }
 
     async def _register_key(self) -> None:
         async with operator_bus(self.record.client_settings()) as bus:

@@ -15,9 +15,10 @@ from ingress.policy.token_rate import Reservation
 from ingress.prompt import PromptAccount
 from ingress.validation import ApiRequest
 from tokenfleet.blocks import CHARS_PER_TOKEN
+from tokenfleet.contracts.fleet import InstanceRecord
 from tokenfleet.contracts.policy import Tenant
 from tokenfleet.contracts.requests import RequestSpec
-from tokenfleet.residency import narrowed
+from tokenfleet.residency import narrowed, out_of_bounds
 
 LEFT_TO_CLIENTS = 0.5
 """Of a tenant's tokens per minute, what its own batches never take from its clients."""
@@ -57,7 +58,12 @@ async def accept(
     model, version = known
     adapter = gateway.adapter(api.fields.model)
     internal = client is None
-    records = gateway.ready_records(model, version, tenant.sites)
+    regions = narrowed(tenant.regions, asked.regions)
+
+    def may_use(record: InstanceRecord) -> bool:
+        return out_of_bounds(tenant.sites, regions, record.site, record.region) is None
+
+    records = gateway.ready_records(model, version, may_use)
     # Whether a site that it may use has any is FleetMind's to say, with the reason.
     ready = bool(records) or bool(gateway.ready_records(model, version))
     refusal = _refusal(gateway, tenant, api.fields.model, ready=ready, internal=internal)
@@ -78,7 +84,7 @@ async def accept(
         adapter=adapter,
         entry_site=gateway.settings.site,
         sites=tenant.sites,
-        regions=narrowed(tenant.regions, asked.regions),
+        regions=regions,
         ingress=gateway.settings.replica,
         input_tokens=account.input_tokens,
         max_output_tokens=api.max_output_tokens,

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -151,18 +151,21 @@ class Gateway:
         return self.fleet.pools_of_model(model)
 
     def ready_records(
-        self, model: str, version: str | None, sites: Sequence[str] | None = None
+        self,
+        model: str,
+        version: str | None,
+        may_use: Callable[[InstanceRecord], bool] = lambda _: True,
     ) -> list[InstanceRecord]:
         """The registry records of a model's ready instances, of one pool: pools may differ in block size and tokens.
 
-        Another site's where this one has none; of `sites` only, if given, for a prompt may be sent there to be tokenized.
+        Another site's where this one has none; only those that may be used.
         """
         now_s = self.clock.wall_s()
-        if sites is None or self.settings.site in sites:
-            for pool in self.pools_of(model, version):
-                if ready := self.fleet.ready(pool, now_s):
-                    return [view.record for view in ready]
-        return self.peers.ready(model, version, now_s, sites)
+        for pool in self.pools_of(model, version):
+            records = [view.record for view in self.fleet.ready(pool, now_s)]
+            if usable := [record for record in records if may_use(record)]:
+                return usable
+        return self.peers.ready(model, version, now_s, may_use)
 
     def record_of(self, site: str, instance: str) -> InstanceRecord | None:
         """The registry's record of an instance, here or at another site."""
@@ -225,6 +228,7 @@ class Gateway:
         if registry.site != self.settings.site:
             self.peers.apply(registry, self.clock.wall_s())
             self._known_pools |= self.peers.pools()
+            self._adapters.update(self.peers.adapters())
 
     async def _on_answer(self, message: Msg) -> None:
         event = message.subject.split(".")[-2]

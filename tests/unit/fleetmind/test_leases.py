@@ -1,9 +1,13 @@
 """Capacity granted across sites: nobody spends what another has, and what is not spent comes back by time."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.fleetmind.worlds import capacity, summary
 
+from fleetmind.policy.backoff import FIRST_LIMIT_S
+from fleetmind.policy.granting import Granter
 from fleetmind.policy.leases import (
     CLOCK_RATE,
     IN_TRANSIT_S,
@@ -13,7 +17,9 @@ from fleetmind.policy.leases import (
     Wallet,
     headroom_s,
 )
-from tokenfleet.contracts.sites import Lease, LeaseGrant
+from fleetmind.policy.sites import SiteView
+from tokenfleet.contracts.policy import Fleet
+from tokenfleet.contracts.sites import Lease, LeaseAsk, LeaseGrant
 
 POOL = "m@1"
 RUN_IN_S = VALID_S / CLOCK_RATE + IN_TRANSIT_S
@@ -40,6 +46,18 @@ def test_two_holders_get_parts_of_the_headroom_by_what_they_want():
     book.grant("b", 0.0, 0.0, 0.0)
     first, second = book.grant("a", 6.0, 10.0, 0.1), book.grant("b", 0.0, 10.0, 0.1)
     assert first and second and first[1] > second[1] > 0 and first[1] + second[1] <= 10.0
+
+
+def test_a_grant_is_answered_from_a_pools_summary_and_can_be_sent():
+    view = SiteView()
+    view.apply(capacity("B"), 0.0)
+    view.summarised(summary("B", [1.0]), 0.0)
+    pool = view.get("B", "llama-70b@v1")
+    assert pool is not None
+    ask = LeaseAsk(holder="a", site="A", pool=pool.name, sequence=3, wanted_s=1.0)
+    grant = Granter(-100.0).answer(ask, pool, view, Fleet(), 0.0)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(grant), type=LeaseGrant) == grant
+    assert (grant.sequence, grant.work_s) == (3, pytest.approx(0.9 * FIRST_LIMIT_S - 1.0))
 
 
 def test_a_site_that_crashed_holding_leases_gives_them_back_by_time():

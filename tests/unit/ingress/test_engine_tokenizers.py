@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from fleets import record
@@ -264,6 +265,14 @@ async def test_only_so_many_ask_at_once_and_the_rest_do_not_wait(world: World) -
     got = await asyncio.gather(*asking)
     assert [one is not None for one in got] == [True, True, False, False, False]
     assert len(engine.bodies) == 2
+
+
+async def test_an_instance_of_another_site_is_not_asked_even_if_one_here_has_its_name(world: World) -> None:
+    engine, here = await world.add("a", vllm)
+    asked = len(engine.bodies)
+    elsewhere = msgspec.structs.replace(here, site="far")
+    assert await world.tokenizers.text([elsewhere], "hello", True) is None
+    assert len(engine.bodies) == asked
 
 
 async def test_the_able_among_the_instances_are_asked(world: World) -> None:

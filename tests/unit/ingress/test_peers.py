@@ -52,8 +52,13 @@ def test_only_instances_that_are_ready_and_of_the_version_are_offered(peers: Pee
 
 def test_nothing_is_offered_where_a_request_may_not_go(peers: PeerSites):
     model = at("B").model
-    assert {each.site for each in peers.ready(model, None, 1.0, ("C", "D"))} == {"C"}
-    assert peers.ready(model, None, 1.0, ("D",)) == []
+    assert {each.site for each in peers.ready(model, None, 1.0, lambda record: record.site != "B")} == {"C"}
+    assert peers.ready(model, None, 1.0, lambda record: record.region is not None) == []
+
+
+def test_an_adapter_that_only_another_site_has_is_known_by_its_model(peers: PeerSites):
+    peers.apply(registry("C", at("C", adapters=("sql",)), time_ns=2), 0.0)
+    assert peers.adapters() == {"sql": at("C").model}
 
 
 def test_what_is_older_than_the_last_word_of_a_site_is_ignored_unless_that_was_long_ago(peers: PeerSites):

@@ -37,6 +37,14 @@ def test_every_pair_has_a_link_and_what_is_not_said_of_it_is_the_default():
     }
 
 
+def test_a_sites_region_is_known_only_if_it_was_said():
+    regions = {site.name: site.region for site in parse_sites("3", regions="B=eu, C=us-east").sites}
+    assert regions == {"A": None, "B": "eu", "C": "us-east"}
+    for wrong in ("D=eu", "B", "B=", "B=e u"):
+        with pytest.raises(ConfigurationError, match="--regions"):
+            parse_sites("3", regions=wrong)
+
+
 @pytest.mark.parametrize("text", ["A=1", "A=1,A=2", "A,B", "1", "27", "A=1,B-2=1", ""])
 def test_sites_that_make_no_fleet_are_refused(text: str):
     with pytest.raises(ConfigurationError):

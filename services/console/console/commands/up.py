@@ -26,6 +26,7 @@ Examples:
   tokenfleet up --time-scale 5 --port 9000
   tokenfleet up --engines 6 --model llama-70b=4 --model qwen-32b@2=2
   tokenfleet up --sites A=0,B=2,C=2 --round-trip B-C=80ms --bandwidth A-B=100mbit
+  tokenfleet up --sites A=0,B=2,C=2 --regions A=eu,B=eu,C=us
   TOKENFLEET_NATS_URL=nats://host:4222 TOKENFLEET_POSTGRES_DSN=postgresql://... tokenfleet up
 """
 )
@@ -73,6 +74,11 @@ Examples:
     metavar="SITE-SITE=RATE",
     help="Between two sites, in each direction; repeat for several. Default: no limit.",
 )
+@click.option(
+    "--regions",
+    metavar="SITE=REGION,...",
+    help="Where the sites lie, for tenants and requests bound to regions. A site not named: not known.",
+)
 @state_dir_option
 def up(
     engines: int,
@@ -86,6 +92,7 @@ def up(
     sites: str | None,
     round_trips: tuple[str, ...],
     bandwidths: tuple[str, ...],
+    regions: str | None,
     state_dir: Path,
 ) -> None:
     """Start NATS, Postgres, the six services, node agents and emulated engines; Ctrl-C stops all of it.
@@ -104,22 +111,22 @@ def up(
         start_engines=not no_engines,
     )
     quiet_logs()
-    asyncio.run(_up(options, _sites(sites, round_trips, bandwidths), Console()))
+    asyncio.run(_up(options, _sites(sites, round_trips, bandwidths, regions), Console()))
 
 
 def _sites(
-    sites: str | None, round_trips: tuple[str, ...], bandwidths: tuple[str, ...]
+    sites: str | None, round_trips: tuple[str, ...], bandwidths: tuple[str, ...], regions: str | None
 ) -> SitesOptions | None:
     if sites is None:
-        if round_trips or bandwidths:
-            raise click.UsageError("--round-trip and --bandwidth are of links between --sites.")
+        if round_trips or bandwidths or regions:
+            raise click.UsageError("--round-trip, --bandwidth and --regions are of several --sites.")
         return None
     for option in ("engines", "nodes", "no_engines"):
         if click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT:
             raise click.UsageError(
                 f"--{option.replace('_', '-')} is of one site; --sites says how many engines each has."
             )
-    return parse_sites(sites, round_trips, bandwidths)
+    return parse_sites(sites, round_trips, bandwidths, regions)
 
 
 async def _up(options: StackOptions, sites: SitesOptions | None, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ EMULATED_ENGINES = 2
 Value = TypeVar("Value")
 
 _SITE = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)=(?P<engines>\d+)")
+_LIES_IN = re.compile(r"(?P<name>\w+)=(?P<region>[A-Za-z0-9][A-Za-z0-9_-]*)")
 _PAIR = re.compile(r"(?P<one>\w+)-(?P<other>\w+)=(?P<value>.+)")
 _DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>ms|s)")
 _BANDWIDTH = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>kbit|mbit|gbit)")
@@ -31,6 +32,8 @@ class SiteShare:
 
     name: str
     engines: int
+    region: str | None = None
+    """Where it lies, as far as data residency goes; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,12 @@ class SitesOptions:
         return tuple(site.name for site in self.sites)
 
 
-def parse_sites(text: str, round_trips: Iterable[str] = (), bandwidths: Iterable[str] = ()) -> SitesOptions:
+def parse_sites(
+    text: str, round_trips: Iterable[str] = (), bandwidths: Iterable[str] = (), regions: str | None = None
+) -> SitesOptions:
     """`A=0,B=2,C=2`, or a number of sites: an entry without engines and others with two each.
+
+    `regions` as `A=eu,B=eu,C=us`; of a site that is not named there the region is not known.
 
     Raises:
         ConfigurationError: something is not of its form, or names a site that there is not.
@@ -64,6 +71,8 @@ def parse_sites(text: str, round_trips: Iterable[str] = (), bandwidths: Iterable
     names = [site.name for site in sites]
     if len(names) < 2 or len(set(names)) < len(names):
         raise ConfigurationError(f"--sites {text}: name two sites or more, each once, as in A=0,B=2,C=2.")
+    in_region = _regions(regions, names)
+    sites = tuple(replace(site, region=in_region.get(site.name)) for site in sites)
     trips = _by_pair("--round-trip", round_trips, names, parse_round_trip)
     widths = _by_pair("--bandwidth", bandwidths, names, parse_bandwidth)
     links = {
@@ -120,6 +129,18 @@ def _site(text: str) -> SiteShare:
     if not match:
         raise ConfigurationError(f"--sites: {text!r} is not SITE=ENGINES, as in B=2.")
     return SiteShare(match["name"], int(match["engines"]))
+
+
+def _regions(text: str | None, names: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(",") if text else []:
+        match = _LIES_IN.fullmatch(part.strip())
+        if not match or match["name"] not in names:
+            raise ConfigurationError(
+                f"--regions: {part!r} is not SITE=REGION of the sites {', '.join(names)}, as in B=eu."
+            )
+        found[match["name"]] = match["region"]
+    return found
 
 
 def _by_pair(

@@ -191,6 +191,7 @@ class SitesStack:
             exchange_url=exchange_url,
             postgres_dsn=self._postgres.dsn(),
             proxies=self._links.proxies(share.name),
+            region=share.region,
         )
 
         def report(message: str) -> None:

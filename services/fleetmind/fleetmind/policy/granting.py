@@ -50,7 +50,9 @@ class Granter:
         """
         free_s = 0.0
         if pool.told(now_s):
-            free_s = headroom_s(view.backlog_now_s(pool, now_s), self.limit.limit_s, fleet.reserve_share)
+            free_s = headroom_s(
+                view.backlog_now_s(pool, now_s).tolist(), self.limit.limit_s, fleet.reserve_share
+            )
         lease_id, work_s = self._book.grant(ask.holder, ask.wanted_s, free_s, now_s) or ("", 0.0)
         return LeaseGrant(
             holder=ask.holder,

@@ -1,6 +1,6 @@
 """What the other sites of the fleet say of their instances. Pure; times are monotonic wall seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from tokenfleet.contracts.fleet import InstanceRecord, SiteRegistry
 
@@ -31,20 +31,27 @@ class PeerSites:
         return known[1].get(instance)
 
     def ready(
-        self, model: str, version: str | None, now_s: float, sites: Sequence[str] | None = None
+        self,
+        model: str,
+        version: str | None,
+        now_s: float,
+        may_use: Callable[[InstanceRecord], bool] = lambda _: True,
     ) -> list[InstanceRecord]:
         """A model's ready instances at the first site, by name, that has any; of one pool, the least by name.
 
-        Of `sites` only, if given.
+        Only those that may be used.
         """
-        for site in sorted(self._sites if sites is None else self._sites.keys() & set(sites)):
+        for site in sorted(self._sites):
             registry, records, heard_s = self._sites[site]
             if now_s - heard_s > SILENT_AFTER_S:
                 continue
             found = [
                 record
                 for name, record in records.items()
-                if name in registry.ready and record.model == model and version in (None, record.version)
+                if name in registry.ready
+                and record.model == model
+                and version in (None, record.version)
+                and may_use(record)
             ]
             if found:
                 pool = min(record.pool for record in found)
@@ -54,6 +61,15 @@ class PeerSites:
     def pools(self) -> set[str]:
         """Every pool that any of them has."""
         return {record.pool for _, records, _ in self._sites.values() for record in records.values()}
+
+    def adapters(self) -> dict[str, str]:
+        """The model of each adapter that any of them has."""
+        return {
+            adapter: record.model
+            for _, records, _ in self._sites.values()
+            for record in records.values()
+            for adapter in record.adapters
+        }
 
     def counts(self, now_s: float) -> dict[str, dict[str, int | float]]:
         """By site: instances ready and known, and for how long it has been silent."""

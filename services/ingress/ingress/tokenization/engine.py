@@ -92,9 +92,11 @@ class EngineTokenizers:
         self._spawn(self._find_out(engine))
 
     def can(self, record: InstanceRecord, chat: bool) -> bool:
-        """Whether an instance may be asked now."""
+        """Whether an instance may be asked now. Another site's never is, which may have an instance of the same name:
+        a prompt leaves its entry only for the engine that serves it.
+        """
         engine = self._engines.get(record.instance)
-        if engine is None or engine.left_alone:
+        if engine is None or engine.left_alone or engine.record.site != record.site:
             return False
         return engine.takes_chats if chat else engine.takes_prompts
 
