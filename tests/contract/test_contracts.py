@@ -19,7 +19,7 @@ from tokenfleet.contracts.fleet import EngineProfile, InstanceRecord, InstanceSt
 from tokenfleet.contracts.latency import PoolLatency
 from tokenfleet.contracts.ledger import Percentiles, Report, ReportRequest, Summary
 from tokenfleet.contracts.policy import Policy, Tenant
-from tokenfleet.contracts.requests import EVENT_TYPES, Ended, event_id, terminal_event_id
+from tokenfleet.contracts.requests import EVENT_TYPES, Ended, Weighed, event_id, terminal_event_id
 from tokenfleet.contracts.sites import Fared, Lease, LeaseAsk, LeaseGrant, SiteSummary, Waiting
 from tokenfleet.contracts.situation import Situation
 from tokenfleet.errors import ContractError
@@ -40,6 +40,7 @@ STRUCTS = [
     *dict.fromkeys(EVENT_TYPES.values()),
     InstanceRecord, InstanceState, KvDelta, KvSnapshot, EngineProfile, Policy, Tenant, ReportRequest, Report,
     Summary, Percentiles, PoolLatency, Situation, SiteSummary, Waiting, Lease, LeaseAsk, LeaseGrant, Fared,
+    Weighed,
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fleetmind.policy.eligibility import NoPlace
 from fleetmind.policy.placement import Placement, Placer
+from fleetmind.policy.weighing import weighed
 from tokenfleet import subjects
 from tokenfleet.blocks import unpack
 from tokenfleet.bus import Delivery
@@ -92,6 +93,7 @@ class Entry:
                 pool=pool.name,
                 sequence=self._placer.wallet.ask(pool.site, pool.name, now_s),
                 wanted_s=self._placer.wanted(pool.site, pool.name),
+                returned=self._placer.wallet.give_back(pool.site, pool.name, now_s),
             )
             await self._bus.publish(subjects.lease_ask(pool.site), ask, codec="msgpack")
 
@@ -179,6 +181,7 @@ class Entry:
         self._known = {key: known for key, known in self._known.items() if known.at_s >= before_s}
 
     def _placed(self, event: Submitted, choice: Placement) -> Placed:
+        shown, out = weighed(choice.estimates, choice.out)
         return next_event(
             Placed,
             "placed",
@@ -189,9 +192,12 @@ class Entry:
             request=event.request,
             reason=choice.reason,
             leases=choice.leases,
+            weighed=shown,
+            out=out,
         )
 
     def _refused(self, event: Submitted, choice: NoPlace) -> Refused:
+        shown, out = weighed((), choice.out)
         return next_event(
             Refused,
             "refused",
@@ -202,4 +208,6 @@ class Entry:
             reason=choice.reason,
             message=choice.message,
             retry_after_s=choice.retry_after_s,
+            weighed=shown,
+            out=out,
         )

@@ -87,11 +87,36 @@ class Submitted(Event, frozen=True, kw_only=True):
     request: RequestSpec
 
 
+class Weighed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One pool of one site as FleetMind saw it when placing; `out` says why the request did not go there.
+
+    Times are engine seconds. What was not worked out, because the request may not go there or nothing is known of its load,
+    is None.
+    """
+
+    site: str
+    pool: str
+    cost_s: float | None = None
+    """Latency and what is counted beside it; the least wins (docs/adr/0015-placement-across-sites.md)."""
+    predicted_ttft_s: float | None = None
+    """`way_s` included."""
+    way_s: float | None = None
+    """Round trips and the transfer of the prompt."""
+    work_s: float | None = None
+    """Its own prefill there."""
+    reused_tokens: int = 0
+    out: str | None = None
+
+
 class Placed(Event, frozen=True, kw_only=True, omit_defaults=True):
     """FleetMind chose the site and the pool (both in the event's own fields)."""
 
     request: RequestSpec
     reason: str
+    weighed: tuple[Weighed, ...] = ()
+    """The pools it was chosen from: the cheapest first, then those that were out of the question."""
+    out: dict[str, int] = {}
+    """How many pools the request could not or should not go to, by reason, shown or not."""
     leases: tuple[Lease, ...] = ()
     """Of the capacity that its site granted to where it comes from; none at its own site."""
 
@@ -135,6 +160,9 @@ class Refused(Event, frozen=True, kw_only=True):
     message: str
     retry_after_s: float | None = None
     objective: Objective | None = None
+    weighed: tuple[Weighed, ...] = ()
+    """Where FleetMind refuses: the pools of the model, and why each cannot take the request."""
+    out: dict[str, int] = {}
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

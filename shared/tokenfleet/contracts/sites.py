@@ -64,6 +64,8 @@ class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Rises with each ask; the answer repeats it, so that the holder counts from when it asked."""
     wanted_s: float
     """What it diverted there lately, or would have, in seconds of one instance per second."""
+    returned: tuple[Lease, ...] = ()
+    """What it had left of leases that it uses no more."""
     schema: int = 1
 
 

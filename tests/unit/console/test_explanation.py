@@ -23,6 +23,7 @@ from tokenfleet.contracts.requests import (
     Retried,
     Routed,
     Submitted,
+    Weighed,
 )
 from tokenfleet.recorded import Recorded
 
@@ -235,6 +236,46 @@ def test_a_refused_request_shows_the_refusal():
     assert explanation.attempts == ()
     assert isinstance(explanation.refused, Refused)
     assert "The pool is busy. Retry after 3 s." in shown(events)
+
+
+def test_the_sites_that_were_weighed_are_shown_with_what_each_would_cost_and_why_not():
+    here = Weighed(site="B", pool="llama-70b@1", cost_s=4.2, predicted_ttft_s=3.1, out="not_better")
+    there = Weighed(
+        site="C", pool="llama-70b@1", cost_s=0.7, predicted_ttft_s=0.6, way_s=0.061, reused_tokens=512
+    )
+    law = Weighed(site="D", pool="llama-70b@1", out="region_not_permitted")
+    placed = recorded(
+        "placed",
+        0.01,
+        request=SPEC,
+        reason="better_elsewhere",
+        weighed=(there, here, law),
+        out={"region_not_permitted": 31, "not_better": 1},
+    )
+    again = recorded("placed", 0.02, request=SPEC, reason="better_elsewhere", weighed=(there, here, law))
+    events = [submitted(), placed, again, ended()]
+    assert len(explain(events).placements) == 1
+    text = shown(events)
+    assert "better_elsewhere" in text and "0.061" in text
+    assert "not_better" in text and "Besides: 30 region_not_permitted." in text
+
+
+def test_a_refusal_by_fleetmind_says_of_each_site_why():
+    refusal = recorded(
+        "refused",
+        0.01,
+        status=403,
+        reason="region_not_permitted",
+        message="No.",
+        weighed=(Weighed(site="C", pool="llama-70b@1", out="region_unknown"),),
+        out={"region_unknown": 1},
+    )
+    events = [
+        submitted(),
+        refusal,
+        ended("rejected", status=403, reason="region_not_permitted", instance=None),
+    ]
+    assert "region_unknown" in shown(events)
 
 
 def test_a_retry_that_nobody_takes_has_no_second_attempt_at_the_instance_that_failed():

@@ -79,6 +79,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     max_output_tokens: int | None = None
     objective: Objective | None = None
     time_scale: float = 1.0
+    placements: tuple[Placed, ...] = ()
+    """Where FleetMind sent it, with the sites it weighed; again for each attempt, and where a site did not answer."""
     attempts: tuple[Attempt, ...] = ()
     refused: Refused | None = None
     ended: Ended | None = None
@@ -124,6 +126,7 @@ def explain(events: Sequence[Recorded], time_scale: float = 1.0) -> Explanation:
         max_output_tokens=spec.max_output_tokens if spec else None,
         objective=admitted.objective if admitted else ended and ended.objective,
         time_scale=scale,
+        placements=_placements(all_events),
         attempts=attempts,
         refused=_last(all_events, Refused),
         ended=ended,
@@ -195,6 +198,14 @@ def _after_s(event: Event, recorded_after_ns: int, time_scale: float) -> float:
 def _distinct(decisions: Sequence[Routed]) -> list[Routed]:
     """Without the same answer given again to a request that was submitted again."""
     return list({decision.instance: decision for decision in reversed(decisions)}.values())[::-1]
+
+
+def _placements(events: Sequence[Event]) -> tuple[Placed, ...]:
+    """Without those that were said again."""
+    placed = [event for event in events if isinstance(event, Placed)]
+    return tuple({(event.attempt, event.site, event.pool): event for event in reversed(placed)}.values())[
+        ::-1
+    ]
 
 
 def _spec(events: Sequence[Event]) -> RequestSpec | None:

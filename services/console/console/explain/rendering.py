@@ -6,11 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from console.explain.cells import ABSENT, CHOSEN, count, new_table, seconds
 from console.explain.explanation import Attempt, Comparison, Explanation, filters_hit
+from console.explain.sites import site_choices
 from tokenfleet.contracts.requests import Candidate, Objective, Routed
-
-ABSENT = "-"
-CHOSEN = "→"
 
 
 def render(explanation: Explanation) -> RenderableType:
@@ -20,6 +19,7 @@ def render(explanation: Explanation) -> RenderableType:
 
 def _parts(explanation: Explanation) -> Iterator[RenderableType]:
     yield _request(explanation)
+    yield from site_choices(explanation)
     for attempt in explanation.attempts:
         yield Text()
         yield from _attempt(attempt)
@@ -31,7 +31,7 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
 
 def _request(explanation: Explanation) -> Table:
     e = explanation
-    table = _table("")
+    table = new_table("")
     table.show_header = False
     table.add_column(style="bold")
     table.add_column()
@@ -41,7 +41,7 @@ def _request(explanation: Explanation) -> Table:
     table.add_row("asks for", f"{e.model or ABSENT} by tenant {e.tenant}{streamed}")
     table.add_row("class", e.request_class or ABSENT)
     blocks = f" ({e.prompt_blocks:,} full blocks)" if e.prompt_blocks is not None else ""
-    table.add_row("tokens", f"{_count(e.input_tokens)} in{blocks}, at most {_count(e.max_output_tokens)} out")
+    table.add_row("tokens", f"{count(e.input_tokens)} in{blocks}, at most {count(e.max_output_tokens)} out")
     table.add_row("objective", _objective(e.objective))
     table.add_row("pool", f"{e.pool} at {e.site}")
     if e.time_scale != 1.0:
@@ -55,7 +55,7 @@ def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
     if decision is None:
         yield title + Text(f"ingress alone sent it to {attempt.instance}; no decision reached it in time.")
     else:
-        after = f" after {_s(attempt.decided_after_s)} s" if attempt.decided_after_s is not None else ""
+        after = f" after {seconds(attempt.decided_after_s)} s" if attempt.decided_after_s is not None else ""
         yield title + Text(f"{decision.instance}{after}, because {decision.reason}.")
         yield _candidates(decision)
         yield from _filters(decision)
@@ -72,19 +72,19 @@ def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
 
 
 COLUMNS: tuple[tuple[str, Callable[[Candidate], str]], ...] = (
-    ("cost s", lambda c: _s(c.cost_s)),
-    ("TTFT s", lambda c: _s(c.predicted_ttft_s)),
-    ("TPOT s", lambda c: _s(c.predicted_tpot_s, 4)),
-    ("backlog s", lambda c: _s(c.backlog_s)),
-    ("KV wait s", lambda c: _s(c.kv_wait_s)),
-    ("own prefill s", lambda c: _s(c.own_prefill_s)),
-    ("misses", lambda c: _s(c.expected_misses)),
-    ("reused", lambda c: _count(c.reused_tokens)),
-    ("offloaded", lambda c: _count(c.offloaded_tokens)),
-    ("decoding", lambda c: _count(c.decoding)),
-    ("pending", lambda c: _count(c.pending)),
+    ("cost s", lambda c: seconds(c.cost_s)),
+    ("TTFT s", lambda c: seconds(c.predicted_ttft_s)),
+    ("TPOT s", lambda c: seconds(c.predicted_tpot_s, 4)),
+    ("backlog s", lambda c: seconds(c.backlog_s)),
+    ("KV wait s", lambda c: seconds(c.kv_wait_s)),
+    ("own prefill s", lambda c: seconds(c.own_prefill_s)),
+    ("misses", lambda c: seconds(c.expected_misses)),
+    ("reused", lambda c: count(c.reused_tokens)),
+    ("offloaded", lambda c: count(c.offloaded_tokens)),
+    ("decoding", lambda c: count(c.decoding)),
+    ("pending", lambda c: count(c.pending)),
     ("KV", lambda c: ABSENT if c.kv_usage is None else f"{c.kv_usage:.0%}"),
-    ("age s", lambda c: _s(c.telemetry_age_s, 2)),
+    ("age s", lambda c: seconds(c.telemetry_age_s, 2)),
     ("index", lambda c: c.index or ABSENT),
 )
 
@@ -92,7 +92,7 @@ COLUMNS: tuple[tuple[str, Callable[[Candidate], str]], ...] = (
 def _candidates(decision: Routed) -> Table:
     able = [candidate for candidate in decision.candidates if candidate.filtered is None]
     shown = f"best {len(able)} of {decision.considered}" if decision.considered else "best first"
-    table = _table(f"Candidates, {shown}, draw {decision.draw:.4f}")
+    table = new_table(f"Candidates, {shown}, draw {decision.draw:.4f}")
     table.add_column("")
     table.add_column("instance")
     for heading, _ in COLUMNS:
@@ -110,13 +110,13 @@ def _filters(decision: Routed) -> Iterator[RenderableType]:
     hit = filters_hit(decision)
     if not hit:
         return
-    table = _table("Could not take it")
+    table = new_table("Could not take it")
     table.add_column("reason")
     table.add_column("instances", justify="right")
     table.add_column("for example")
-    for reason, count in hit.items():
+    for reason, instances in hit.items():
         examples = [c.instance for c in decision.candidates if c.filtered == reason]
-        table.add_row(reason, f"{count:,}", ", ".join(examples[:4]) or ABSENT)
+        table.add_row(reason, f"{instances:,}", ", ".join(examples[:4]) or ABSENT)
     yield table
 
 
@@ -141,7 +141,7 @@ def _outcome(explanation: Explanation) -> RenderableType:
     parts.append(
         head
         + Text(
-            f" ({ended.status} {ended.reason}){where} after {_s(ended.e2e_s)} s; tokens: "
+            f" ({ended.status} {ended.reason}){where} after {seconds(ended.e2e_s)} s; tokens: "
             f"{ended.input_tokens:,} in, {ended.reused_tokens:,} of them reused, {ended.output_tokens:,} out{exact}."
         )
     )
@@ -154,7 +154,7 @@ def _outcome(explanation: Explanation) -> RenderableType:
 
 
 def _comparisons(explanation: Explanation) -> Table:
-    table = _table("Predicted and happened")
+    table = new_table("Predicted and happened")
     for heading in ("", "predicted s", "P90 s", "happened s", "ratio", "promised s"):
         table.add_column(heading, justify="left" if not heading else "right")
     objective = explanation.objective or Objective()
@@ -163,22 +163,22 @@ def _comparisons(explanation: Explanation) -> Table:
         name = "TTFT" if len(explanation.attempts) == 1 else f"TTFT, attempt {attempt.attempt}"
         table.add_row(f"{name}, from the decision", *_compared(attempt.ttft), "")
     ttft_s = ended.ttft_s if ended else None
-    table.add_row("TTFT, from submission", "", "", _s(ttft_s), "", _s(objective.ttft_s))
-    table.add_row("TPOT", *_compared(explanation.tpot, 4), _s(objective.tpot_s, 4))
+    table.add_row("TTFT, from submission", "", "", seconds(ttft_s), "", seconds(objective.ttft_s))
+    table.add_row("TPOT", *_compared(explanation.tpot, 4), seconds(objective.tpot_s, 4))
     return table
 
 
 def _compared(comparison: Comparison, digits: int = 3) -> tuple[str, str, str, str]:
     return (
-        _s(comparison.predicted_s, digits),
-        _s(comparison.predicted_p90_s, digits),
-        _s(comparison.actual_s, digits),
-        _s(comparison.ratio, 2),
+        seconds(comparison.predicted_s, digits),
+        seconds(comparison.predicted_p90_s, digits),
+        seconds(comparison.actual_s, digits),
+        seconds(comparison.ratio, 2),
     )
 
 
 def _steps(explanation: Explanation) -> Table:
-    table = _table("What was recorded")
+    table = new_table("What was recorded")
     table.add_column("after s", justify="right")
     table.add_column("attempt", justify="right")
     table.add_column("event")
@@ -188,20 +188,8 @@ def _steps(explanation: Explanation) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
-    return Table(title=title or None, title_justify="left", box=None, pad_edge=False, title_style="italic")
-
-
 def _objective(objective: Objective | None) -> str:
     if objective is None or not objective.declared:
         return ABSENT
     terms = (("TTFT", objective.ttft_s), ("TPOT", objective.tpot_s), ("end to end", objective.e2e_s))
     return ", ".join(f"{name} {value:g} s" for name, value in terms if value is not None)
-
-
-def _s(value: float | None, digits: int = 3) -> str:
-    return ABSENT if value is None else f"{value:,.{digits}f}"
-
-
-def _count(value: int | None) -> str:
-    return ABSENT if value is None else f"{value:,}"

@@ -1,7 +1,7 @@
 """Which pools may serve a request at all, each refusal with its reason. Law before cost. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleetmind.policy.sites import STALE_AFTER_S, Pool
 from tokenfleet.contracts.policy import Tenant
@@ -28,11 +28,13 @@ class NoPlace:
     reason: str
     message: str
     retry_after_s: float | None = None
+    out: "Sequence[Ineligible]" = field(default=(), compare=False)
+    """Every pool of the model, and why it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ineligible:
-    """A pool that may not serve a request, and why."""
+    """A pool that may not serve a request, or was not chosen from, and why."""
 
     pool: Pool
     reason: str
@@ -93,13 +95,14 @@ def no_place(request: RequestSpec, out: Sequence[Ineligible]) -> NoPlace:
     reasons = {one.reason for one in out if one.reason != "other_version"}
     for reason, status, message in _ANSWERS:
         if reason in reasons:
-            return NoPlace(status, reason, message.format(wanted=wanted, request=request), _RETRY.get(status))
+            told = message.format(wanted=wanted, request=request)
+            return NoPlace(status, reason, told, _RETRY.get(status), out)
     if out and request.version is not None:
         message = (
             f"No site this tenant may use serves {wanted}; other versions of {request.model} are served."
         )
-        return NoPlace(404, "version_not_found", message)
-    return NoPlace(404, "model_not_found", f"No site this tenant may use serves {wanted}.")
+        return NoPlace(404, "version_not_found", message, out=out)
+    return NoPlace(404, "model_not_found", f"No site this tenant may use serves {wanted}.", out=out)
 
 
 _RETRY = {429: 1.0, 503: 1.0}

@@ -48,6 +48,8 @@ class Granter:
             fleet: the policy in force.
             now_s: wall seconds.
         """
+        for lease in ask.returned:
+            self._book.returned(lease)
         free_s = 0.0
         if pool.told(now_s):
             free_s = headroom_s(

@@ -3,7 +3,8 @@
 A site's book grants parts of its headroom, each to one holder; a holder spends only what it holds. Both sides count a lease's
 time by their own clock: the book from when it granted, the holder from when it had asked, which was earlier. So a holder
 has always stopped spending before the book takes the rest back, however long messages took and whatever the
-clocks say (docs/adr/0014-placement.md). Work is in seconds of one instance.
+clocks say. What a holder does not need it gives back earlier, with its next ask, so that what is idle goes round instead of
+waiting for its time to end (docs/adr/0015-placement-across-sites.md). Work is in seconds of one instance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ VALID_S = 3.0
 """Wall seconds that a lease is valid, counted by its holder."""
 ASK_EVERY_S = 0.5
 """How often a holder asks for more."""
+GIVEN_BACK_S = 1.0
+"""A holder gives back what it has not spent for so long."""
 CLOCK_RATE = 0.98
 """A holder counts by a clock that may be so much slower than the book's."""
 IN_TRANSIT_S = 1.0
@@ -32,6 +35,7 @@ class _Granted:
     holder: str
     left_s: float
     until_s: float
+    returned: bool = False
 
 
 @dataclass(slots=True)
@@ -68,7 +72,8 @@ class LeaseBook:
         if work_s <= 0:
             return None
         self._count += 1
-        lease_id = f"{holder}.{self._count}"
+        # Of this book: what is said of a lease of the one before must not count here.
+        lease_id = f"{holder}.{1e3 * self.started_s:.0f}.{self._count}"
         self._granted[lease_id] = _Granted(holder, work_s, now_s + VALID_S / CLOCK_RATE + IN_TRANSIT_S)
         return lease_id, work_s
 
@@ -80,6 +85,13 @@ class LeaseBook:
             return False
         granted.left_s -= lease.work_s
         return True
+
+    def returned(self, lease: Lease) -> None:
+        """A holder gave a lease back with what it had left; what it has spent of it may still be under way."""
+        granted = self._granted.get(lease.lease_id)
+        if granted is not None and not granted.returned:
+            granted.left_s = max(0.0, granted.left_s - lease.work_s)
+            granted.returned = True
 
     def committed_s(self, now_s: float) -> float:
         """Of the headroom in the last summary, what is not to be given away: leases not spent, and what arrived since."""
@@ -105,6 +117,7 @@ class _Held:
     lease_id: str
     left_s: float
     until_s: float
+    since_s: float
 
 
 @dataclass(slots=True)
@@ -136,8 +149,16 @@ class Wallet:
         until_s = asked_s + min(grant.valid_s, VALID_S)
         if grant.work_s > 0 and now_s < until_s:
             held = self._held.setdefault((grant.site, grant.pool), [])
-            held.append(_Held(grant.lease_id, grant.work_s, until_s))
+            held.append(_Held(grant.lease_id, grant.work_s, until_s, asked_s))
         return now_s - asked_s
+
+    def give_back(self, site: str, pool: str, now_s: float) -> tuple[Lease, ...]:
+        """What was not spent for a while; it is the holder's no more."""
+        valid = self._valid(site, pool, now_s)
+        back = [one for one in valid if now_s - one.since_s >= GIVEN_BACK_S]
+        if back:
+            self._held[site, pool] = [one for one in valid if now_s - one.since_s < GIVEN_BACK_S]
+        return tuple(Lease(lease_id=one.lease_id, work_s=one.left_s) for one in back)
 
     def has(self, site: str, pool: str, work_s: float, now_s: float) -> bool:
         """Whether a request with so much work may be diverted there."""

@@ -39,6 +39,10 @@ class Placement:
     predicted_ttft_s: float | None = None
     """Engine seconds, round trips included; None where nothing is known of the pool's load."""
     work_s: float = 0.0
+    estimates: Sequence[Estimate] = field(default=(), compare=False)
+    """Of all that may serve it and whose load is known."""
+    out: Sequence[Ineligible] = field(default=(), compare=False)
+    """All that it was not chosen from, and why."""
 
 
 @dataclass(slots=True)
@@ -93,15 +97,19 @@ class Placer:
         if not eligible:
             return self._doubted(request, out) or no_place(request, out)
         if rollout is not None and request.version is None:
-            eligible = self._of_version(eligible, versions, rollout, request_id, now_s)
+            drawn_of = self._of_version(eligible, versions, rollout, request_id, now_s)
+            out += _without(eligible, drawn_of, "another_version_drawn")
+            eligible = drawn_of
             if not eligible:
                 message = f"No version of {request.model} that takes requests is ready at any permitted site."
-                return NoPlace(503, "no_version_ready", message, 1.0)
-        eligible = [pool for pool in eligible if pool.site not in avoid] or eligible
-        local = [pool for pool in eligible if pool.site == self.site]
-        told = [pool for pool in eligible if pool.told(now_s)]
+                return NoPlace(503, "no_version_ready", message, 1.0, out)
+        answering = [pool for pool in eligible if pool.site not in avoid] or eligible
+        out += _without(eligible, answering, "did_not_answer")
+        local = [pool for pool in answering if pool.site == self.site]
+        told = [pool for pool in answering if pool.told(now_s)]
         if not told or (local and not any(pool.site == self.site for pool in told)):
-            return _share_out(local or eligible, request_id, "local" if local else "no_local_instance_ready")
+            return _share_out(local or answering, out, request_id, "local" if local else "load_unknown")
+        out += _without(answering, told, "load_unknown")
         estimates = estimate(
             told,
             self.sites,
@@ -113,8 +121,8 @@ class Placer:
             now_s,
         )
         if not estimates:
-            return _share_out(local or told, request_id, "load_unknown")
-        return self._cheapest(estimates, request_id, fleet, now_s)
+            return _share_out(local or told, out, request_id, "load_unknown")
+        return self._cheapest(estimates, out, request_id, fleet, now_s)
 
     def way(self, site: str, fleet: Fleet) -> Way:
         """To another site: as configured, else as measured."""
@@ -155,36 +163,46 @@ class Placer:
         return Placement(request.entry_site, min(doubted), "local_doubted") if doubted else None
 
     def _cheapest(
-        self, estimates: Sequence[Estimate], request_id: str, fleet: Fleet, now_s: float
+        self,
+        estimates: Sequence[Estimate],
+        out: list[Ineligible],
+        request_id: str,
+        fleet: Fleet,
+        now_s: float,
     ) -> Placement:
+        def placed(one: Estimate, reason: str, leases: tuple[Lease, ...] = ()) -> Placement:
+            self.sites.placed(one.pool, one.instance, one.work_s, now_s)
+            site, pool = one.pool.site, one.pool.name
+            return Placement(site, pool, reason, leases, one.ttft_s, one.work_s, estimates, out)
+
         here = [one for one in estimates if one.pool.site == self.site]
         away = [one for one in estimates if one.pool.site != self.site]
         stay = min(here, key=lambda one: one.cost_s, default=None)
         if stay is not None:
-            away = [one for one in away if one.cost_s + fleet.stay_local_margin_s < stay.cost_s]
+            better = [one for one in away if one.cost_s + fleet.stay_local_margin_s < stay.cost_s]
+            out += _without([one.pool for one in away], [one.pool for one in better], "not_better")
+            away = better
         if stay is not None and not away:
-            return self._placed(stay, "local", (), now_s)
+            return placed(stay, "local")
         nearest = min(away, key=lambda one: one.cost_s)
         wanted = nearest.pool.site, nearest.pool.name
         self._wanted_s[wanted] = self._wanted_s.get(wanted, 0.0) + nearest.work_s
         open_to = [one for one in away if self._open(one, request_id, now_s)]
         granted = [one for one in open_to if self.wallet.has(one.pool.site, one.pool.name, one.work_s, now_s)]
+        out += _without([one.pool for one in away], [one.pool for one in open_to], "backing_off")
+        out += _without([one.pool for one in open_to], [one.pool for one in granted], "no_headroom")
         if granted:
             chosen = _near_least(granted, request_id)
             leases = self.wallet.spend(chosen.pool.site, chosen.pool.name, chosen.work_s, now_s)
-            return self._placed(chosen, "better_elsewhere" if stay else "nearest_free", leases, now_s)
+            return placed(chosen, "better_elsewhere" if stay else "nearest_free", leases)
         if stay is not None:
-            return self._placed(stay, "backing_off" if not open_to else "no_headroom_elsewhere", (), now_s)
+            return placed(stay, "backing_off" if not open_to else "no_headroom_elsewhere")
         # Nothing here serves it, and nobody has granted anything: the site's own deciders judge it.
-        return self._placed(_near_least(open_to or away, request_id), "not_granted", (), now_s)
+        return placed(_near_least(open_to or away, request_id), "not_granted")
 
     def _open(self, one: Estimate, request_id: str, now_s: float) -> bool:
         backoff = self.backoffs.get((one.pool.site, one.pool.name))
         return backoff is None or _draw(request_id, one.pool.site) < backoff.share(now_s)
-
-    def _placed(self, one: Estimate, reason: str, leases: tuple[Lease, ...], now_s: float) -> Placement:
-        self.sites.placed(one.pool, one.instance, one.work_s, now_s)
-        return Placement(one.pool.site, one.pool.name, reason, leases, one.ttft_s, one.work_s)
 
 
 def _near_least(estimates: Sequence[Estimate], request_id: str) -> Estimate:
@@ -194,7 +212,15 @@ def _near_least(estimates: Sequence[Estimate], request_id: str) -> Estimate:
     return near[int(_draw(request_id, "near") * len(near))]
 
 
-def _share_out(pools: Sequence[Pool], request_id: str, reason: str) -> Placement:
+def _without(pools: Sequence[Pool], kept: Sequence[Pool], reason: str) -> list[Ineligible]:
+    """Those that were left out, and why."""
+    if len(kept) == len(pools):
+        return []
+    keys = {(pool.site, pool.name) for pool in kept}
+    return [Ineligible(pool, reason) for pool in pools if (pool.site, pool.name) not in keys]
+
+
+def _share_out(pools: Sequence[Pool], out: Sequence[Ineligible], request_id: str, reason: str) -> Placement:
     """By ready instances, where nothing else is known of the pools."""
     ready: Mapping[tuple[str, str], int] = {(pool.site, pool.name): pool.capacity.ready for pool in pools}
     draw = _draw(request_id, "share") * sum(ready.values())
@@ -204,7 +230,7 @@ def _share_out(pools: Sequence[Pool], request_id: str, reason: str) -> Placement
         draw -= ready[key]
         if draw < 0:
             break
-    return Placement(*chosen, reason)
+    return Placement(*chosen, reason, out=out)
 
 
 def _draw(request_id: str, what: str) -> float:

@@ -159,6 +159,7 @@ class Entries:
             pool=pool,
             sequence=placer.wallet.ask(site, pool, now_s),
             wanted_s=placer.wanted(site, pool),
+            returned=placer.wallet.give_back(site, pool, now_s),
         )
         granting = self._entries[site]
 
