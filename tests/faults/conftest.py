@@ -3,5 +3,7 @@
 import os
 
 collect_ignore = (
-    [] if os.environ.get("TOKENFLEET_TEST_FAULTS") else ["test_lost_requests.py", "test_sites.py"]
+    []
+    if os.environ.get("TOKENFLEET_TEST_FAULTS")
+    else ["test_lost_requests.py", "test_site_spill.py", "test_sites.py"]
 )
