@@ -16,7 +16,7 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.history.<pool>                        the same, sampled, kept in the FLEET stream
     tf.v1.<site>.situation                             instances, policy and tenants; kept in the FLEET stream
     tf.v1.<site>.goodput.<pool>                        goodput windows
-    tf.v1.<site>.control.<pool>                        what SLOMax changed by itself, and why; kept in FLEET
+    tf.v1.<site>.control.<pool>                        what SLOMax or FleetMind changed by itself, and why; kept in FLEET
     tf.v1.<site>.ledger.report|rows|lookup             request/reply: a report; its rows; which requests bear an id
     tf.v1.<site>.dead_letter                           events that the ledger cannot book, and why; kept in DEAD_LETTERS
     tf.v1.fleet.plan                                   where each model can run, and why
@@ -158,7 +158,7 @@ def goodputs(site: str) -> str:
 
 
 def control(site: str, pool: str) -> str:
-    """Where SLOMax says what its feedback changed."""
+    """Where SLOMax says what its feedback changed, and FleetMind which version it rolled back."""
     return f"{PREFIX}.{token(site)}.control.{token(pool)}"
 
 
@@ -184,6 +184,7 @@ ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
 ALL_SUMMARIES = f"{PREFIX}.*.summary.*"
 ALL_GOODPUT = f"{PREFIX}.*.goodput.*"
 
+ALL_CONTROL = f"{PREFIX}.*.control.*"
 ALL_SITUATIONS = f"{PREFIX}.*.situation"
 
 ALL_SUBMITTED = f"{PREFIX}.*.request.*.submitted"

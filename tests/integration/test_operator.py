@@ -4,15 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from conftest import NatsServer
 
 from console.main import cli
-from console.operator import key_hash, key_id, reset_policy, set_policy, set_tenant
+from console.operator import key_hash, key_id, live_policy, reset_policy, set_policy, set_tenant
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
+from tokenfleet.contracts.control import Adjusted
 from tokenfleet.contracts.policy import ClassObjective, Policy
 from tokenfleet.errors import PolicyError
 from tokenfleet.live import LivePolicy, LiveTenants
@@ -212,3 +214,37 @@ async def test_a_stream_of_an_older_version_is_brought_up_to_date_by_the_operato
     info = await js.stream_info(subjects.STREAM_FLEET)
     assert set(info.config.subjects or ()) == set(subjects.fleet_stream("local"))
     await operator.drain()
+
+
+async def test_a_rollout_goes_from_a_canary_to_all_and_what_was_rolled_back_is_shown(
+    bus: Bus, tokenfleet: Command
+):
+    async def shown() -> dict[str, dict[str, Any]]:
+        listed = json.loads(await command(tokenfleet, "rollout", "show", "qwen2.5", "--json"))
+        return {one["version"]: one for one in listed}
+
+    await command(tokenfleet, "rollout", "set", "qwen2.5", "1.0=0.9", "1.1=0.1", "--warm-up", "5s")
+    assert {name: one["share"] for name, one in (await shown()).items()} == {"1.0": 0.9, "1.1": 0.1}
+    rolled_back = Adjusted(
+        time_ns=1,
+        site="local",
+        pool="qwen2.5@1.1",
+        knob="fleet.rollouts.qwen2.5.weights.1.1",
+        before=0.1,
+        after=0.0,
+        reason="half of its requests failed",
+    )
+    subject = subjects.control("local", "qwen2.5@1.1")
+    await bus.publish_acked(subject, rolled_back.model_dump_json().encode(), "one")
+    assert (await shown())["1.1"]["rolled_back"] == {"local": "half of its requests failed"}
+    await command(tokenfleet, "rollout", "set", "qwen2.5", "1.1=1", "1.0=0")
+    assert (await shown())["1.1"]["rolled_back"] == {}
+    await command(tokenfleet, "rollout", "drain", "qwen2.5", "1.0")
+    rollout = (await live_policy(bus)).fleet.rollouts["qwen2.5"]
+    assert (rollout.weights, rollout.drained, rollout.warm_up_s) == ({"1.0": 0, "1.1": 1}, ("1.0",), 5.0)
+
+    failed = await asyncio.to_thread(tokenfleet, "rollout", "drain", "qwen2.5", "1.1")
+    assert isinstance(failed.exception, PolicyError) and "No other version" in str(failed.exception)
+    assert (await live_policy(bus)).fleet.rollouts["qwen2.5"] == rollout
+    await command(tokenfleet, "rollout", "end", "qwen2.5")
+    assert "any version" in await command(tokenfleet, "rollout", "show")

@@ -19,6 +19,7 @@ OWN_COMMANDS = {
     "tenant": "console.commands.tenant:tenant",
     "audit": "console.commands.audit:audit",
     "policy": "console.commands.policy:policy",
+    "rollout": "console.commands.rollout:rollout",
     "contracts": "console.commands.contracts:contracts",
 }
 

@@ -223,7 +223,7 @@ async def set_policy(bus: Bus, assignments: Sequence[str]) -> Policy:
     Raises:
         PolicyError: as `apply`; nothing is changed.
     """
-    return await _change_policy(bus, lambda policy: apply(policy, assignments))
+    return await change_policy(bus, lambda policy: apply(policy, assignments))
 
 
 async def reset_policy(bus: Bus, keys: Sequence[str]) -> Policy:
@@ -240,10 +240,12 @@ async def reset_policy(bus: Bus, keys: Sequence[str]) -> Policy:
         changed = reset(policy, Policy(), keys)
         return _unless(problems(changed), changed)
 
-    return await _change_policy(bus, change)
+    return await change_policy(bus, change)
 
 
-async def _change_policy(bus: Bus, change: Callable[[Policy], Policy]) -> Policy:
+async def change_policy(bus: Bus, change: Callable[[Policy], Policy]) -> Policy:
+    """Change the live policy and return it; what `change` raises changes nothing."""
+
     def change_stored(stored: bytes | None) -> Policy:
         return change(_decode(stored, Policy, "The live policy") if stored else Policy())
 

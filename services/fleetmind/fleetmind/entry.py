@@ -8,6 +8,7 @@ from fleetmind.policy.weighing import weighed
 from tokenfleet import subjects
 from tokenfleet.blocks import unpack
 from tokenfleet.bus import Delivery
+from tokenfleet.contracts.control import Adjusted
 from tokenfleet.contracts.requests import Placed, Refused, Submitted, next_event
 from tokenfleet.contracts.sites import Fared, LeaseAsk, LeaseGrant
 from tokenfleet.live import LivePolicy, LiveTenants
@@ -162,19 +163,31 @@ class Entry:
             return
         self._known.pop(fared.request_id, None)
         if fared.happened != "refused":
-            self._count_version(fared)
+            await self._count_version(fared)
 
-    def _count_version(self, fared: Fared) -> None:
+    async def _count_version(self, fared: Fared) -> None:
         model, version = subjects.split_model(fared.pool)
         rollout = self._policy.current.fleet.rollouts.get(model)
         if rollout is None or version is None:
             return
         failed = fared.happened == "failed"
         why = self._placer.versions[model].ended(version, failed=failed, rollout=rollout)
-        if why is not None:
-            self._service.log.error(
-                "version rolled back until its weight is changed", model=model, version=version, reason=why
-            )
+        if why is None:
+            return
+        self._service.log.error(
+            "version rolled back until its weight is changed", model=model, version=version, reason=why
+        )
+        broker = await self._service.broker()
+        message = Adjusted(
+            time_ns=self._clock.unix_ns(),
+            site=self._site,
+            pool=fared.pool,
+            knob=f"fleet.rollouts.{model}.weights.{version}",
+            before=rollout.weights.get(version, 0.0),
+            after=0.0,
+            reason=why,
+        )
+        await broker.publish(message, subjects.control(self._site, fared.pool))
 
     async def _forget(self) -> None:
         before_s = self._clock.wall_s() - REMEMBERED_S

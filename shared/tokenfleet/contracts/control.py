@@ -79,7 +79,9 @@ class GoodputWindow(ControlMessage):
 
 
 class Adjusted(ControlMessage):
-    """SLOMax's feedback moved a knob of a pool, and the window of outcomes it did so on."""
+    """A knob of a pool was moved: by SLOMax's feedback, with the window of outcomes it did so on, or to 0 by FleetMind,
+    which rolled its version back.
+    """
 
     pool: str
     request_class: str | None = Field(default=None, description="None: the knob is of the whole pool.")

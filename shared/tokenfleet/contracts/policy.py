@@ -171,6 +171,9 @@ def problems(policy: Policy) -> list[str]:
             )
     if policy.kv_reserve_share >= 1.0:
         found.append("kv_reserve_share=1 leaves no KV for any request.")
+    for model, rollout in policy.fleet.rollouts.items():
+        if not any(weight for name, weight in rollout.weights.items() if name not in rollout.drained):
+            found.append(f"fleet.rollouts.{model}: no version that is not drained has a weight.")
     return found + price_problems(policy.gpu_hour_prices) + objective_problems(policy.objectives)
 
 

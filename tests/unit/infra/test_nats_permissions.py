@@ -89,10 +89,10 @@ def test_only_the_collector_records_the_situation_and_the_fleet_stream_keeps_it(
     assert any(matches(pattern, subject) for pattern in subjects.fleet_stream("local"))
 
 
-def test_only_slomax_queues_admits_and_says_what_its_feedback_changed():
+def test_only_slomax_queues_and_admits_and_besides_fleetmind_says_what_it_changed_by_itself():
     for event in ("queued", "admitted"):
         assert publishers(subjects.request("local", "m@1", event, "ingress-1")) == {"slomax"}
-    assert publishers(subjects.control("local", "m@1")) == {"slomax"}
+    assert publishers(subjects.control("local", "m@1")) == {"slomax", "fleetmind"}
 
 
 @pytest.mark.parametrize("event", ["queued", "admitted", "refused"])
