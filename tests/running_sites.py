@@ -25,6 +25,8 @@ class Answer:
     status: int
     site: str | None
     after_s: float
+    reason: str = ""
+    """Why it was refused or failed."""
 
 
 @dataclass
@@ -41,9 +43,16 @@ class RunningSites:
         change_links(self.links_url, which, {"state": state})
 
     async def ask(
-        self, client: httpx.AsyncClient, entry: str, prompt: str = "hello", max_tokens: int = 8
+        self,
+        client: httpx.AsyncClient,
+        entry: str,
+        prompt: str = "hello",
+        max_tokens: int = 8,
+        *,
+        model: str = "llama-70b",
+        api_key: str | None = None,
     ) -> Answer:
-        """One request at a site's ingress."""
+        """One request at a site's ingress, of the default tenant unless by another's key."""
         stack = self.sites[entry]
         client_id = f"{entry}-{uuid.uuid4().hex}"
         loop = asyncio.get_running_loop()
@@ -51,14 +60,15 @@ class RunningSites:
         try:
             answer = await client.post(
                 f"{stack.api_url}/v1/completions",
-                headers={"authorization": f"Bearer {stack.api_key}", "x-request-id": client_id},
-                json={"model": "llama-70b", "prompt": prompt, "max_tokens": max_tokens},
+                headers={"authorization": f"Bearer {api_key or stack.api_key}", "x-request-id": client_id},
+                json={"model": model, "prompt": prompt, "max_tokens": max_tokens},
                 timeout=TIMEOUT_S,
             )
             status, site = answer.status_code, answer.headers.get("x-tokenfleet-site")
+            reason = "" if status == 200 else answer.json()["error"]["code"]
         except httpx.HTTPError:
-            status, site = 0, None
-        got = Answer(client_id, status, site, loop.time() - started_s)
+            status, site, reason = 0, None, "broken"
+        got = Answer(client_id, status, site, loop.time() - started_s, reason)
         self.asked.append(got)
         return got
 

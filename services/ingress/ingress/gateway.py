@@ -38,6 +38,9 @@ from tokenfleet.service import Service
 if TYPE_CHECKING:
     from ingress.driver import RequestDriver
 
+OTHER_SITES_S = 2.5
+"""How long a start waits for what other sites tell once a second."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -78,6 +81,8 @@ class Gateway:
         self.at_instance: Counter[str] = Counter()
         """Requests this ingress has at each instance."""
         self.stopping = False
+        self._all_heard = asyncio.Event()
+        """Every other site has said what it has."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._known_pools: set[str] = set()
@@ -93,9 +98,16 @@ class Gateway:
             await self.bus.subscribe(
                 subjects.ALL_REGISTRIES, SiteRegistry, self._other_site, codec="msgpack", ordered=True
             )
+            await self._hear_other_sites()
         await self.bus.subscribe_raw(subjects.answers_to(self.settings.replica), self._on_answer)
         self.outbox.start()
         self._settle_left_over()
+
+    async def _hear_other_sites(self) -> None:
+        """Wait until each has said what it has, but not for one that is away: models only they have would be unknown."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OTHER_SITES_S):
+                await self._all_heard.wait()
 
     def now(self) -> Instant:
         return Instant(self.clock.now_s(), self.clock.unix_ns())
@@ -229,6 +241,8 @@ class Gateway:
             self.peers.apply(registry, self.clock.wall_s())
             self._known_pools |= self.peers.pools()
             self._adapters.update(self.peers.adapters())
+            if self.peers.heard() | {self.settings.site} >= set(self.settings.fleet_sites):
+                self._all_heard.set()
 
     async def _on_answer(self, message: Msg) -> None:
         event = message.subject.split(".")[-2]

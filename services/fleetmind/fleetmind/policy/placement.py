@@ -2,7 +2,7 @@
 
 The entry's own pools are taken unless another site is better by more than a margin, has granted capacity for it, and has not
 been doing badly lately. Of other sites that are about as good, one is drawn, so that many entries with the same summaries do
-not all find the same emptiest one. Why this form: docs/adr/0014-placement.md.
+not all find the same emptiest one. Why this form: docs/adr/0015-placement-across-sites.md.
 """
 
 import hashlib

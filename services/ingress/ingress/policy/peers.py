@@ -58,6 +58,10 @@ class PeerSites:
                 return [record for record in found if record.pool == pool]
         return []
 
+    def heard(self) -> set[str]:
+        """The sites that have ever said what they have."""
+        return set(self._sites)
+
     def pools(self) -> set[str]:
         """Every pool that any of them has."""
         return {record.pool for _, records, _ in self._sites.values() for record in records.values()}
