@@ -9,6 +9,7 @@ from tokenfleet.errors import TokenFleetError
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "invalid_request_error",
     408: "invalid_request_error",
     413: "invalid_request_error",
