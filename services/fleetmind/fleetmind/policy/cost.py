@@ -60,7 +60,7 @@ def estimate(
     pools: Sequence[Pool],
     view: SiteView,
     ways: Mapping[str, Way],
-    prices: Mapping[str, float],
+    prices: Sequence[float],
     input_tokens: int,
     block_size_tokens: int,
     blocks: Sequence[int],
@@ -72,7 +72,7 @@ def estimate(
         pools: that may serve the request.
         view: where their backlogs are kept.
         ways: by site; none to the entry itself.
-        prices: seconds that a second of prefill costs beyond its time, by site.
+        prices: seconds that a second of prefill costs beyond its time, by pool.
         input_tokens: of the prompt.
         block_size_tokens: of its blocks.
         blocks: hashes of its full blocks.
@@ -89,7 +89,7 @@ def estimate(
     own_s = own_prefill_s(load, input_tokens, uncached)
     wait_s = np.maximum(backlog_s, at_length(load.kv_wait_s, np.full(len(own_s), float(input_tokens))))
     misses = at_length(load.expected_misses, uncached)
-    price = np.repeat([WORK_PRICE + prices.get(pool.site, 0.0) for pool in pools], counts)
+    price = np.repeat([WORK_PRICE + price for price in prices], counts)
     way_s = np.array([_way_s(ways.get(pool.site, HERE), input_tokens) for pool in pools])
     # So much of its way is before the engine: meanwhile others are done there.
     wait_s = np.maximum(wait_s - BEFORE_ENGINE * np.repeat(way_s, counts), 0.0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fleetmind.policy.backoff import Backoff
 from fleetmind.policy.cost import BYTES_PER_TOKEN, Estimate, Way, estimate
+from fleetmind.policy.demand import Demand
 from fleetmind.policy.eligibility import Ineligible, NoPlace, no_place, sift
 from fleetmind.policy.leases import Wallet
 from fleetmind.policy.rollout import Versions, drawn
@@ -22,6 +23,8 @@ from tokenfleet.contracts.sites import Lease
 
 NEAR_S = 0.1
 """Costs of other sites closer than this are equal: what is known of them is older than that."""
+SOUGHT_PRICE = 2.0
+"""Seconds that a second of prefill costs at a pool which is wholly taken by requests that may go to fewer pools."""
 UNKNOWN_ROUND_TRIP_S = 0.1
 """To a site of which nothing was heard."""
 FORGOTTEN = 0.5
@@ -59,9 +62,11 @@ class Placer:
     measured_s: dict[str, float] = field(default_factory=dict[str, float])
     """Round trips to other sites, in wall seconds, as measured."""
     _wanted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    _demand: Demand = field(init=False)
 
     def __post_init__(self) -> None:
         self.sites = SiteView(self.time_scale)
+        self._demand = Demand(self.time_scale)
 
     def place(
         self,
@@ -102,11 +107,15 @@ class Placer:
         told = [pool for pool in eligible if pool.told(now_s)]
         if not told or (local and not any(pool.site == self.site for pool in told)):
             return _share_out(local or eligible, request_id, "local" if local else "no_local_instance_ready")
+        sought = self._demand.beyond(told, now_s)
         estimates = estimate(
             told,
             self.sites,
             {pool.site: self.way(pool.site, fleet) for pool in told if pool.site != self.site},
-            fleet.prices,
+            [
+                fleet.prices.get(pool.site, 0.0) + SOUGHT_PRICE * one
+                for pool, one in zip(told, sought, strict=True)
+            ],
             request.input_tokens,
             request.block_size_tokens,
             blocks,
@@ -114,6 +123,7 @@ class Placer:
         )
         if not estimates:
             return _share_out(local or told, request_id, "load_unknown")
+        self._demand.seen(told, min(one.work_s for one in estimates), now_s)
         return self._cheapest(estimates, request_id, fleet, now_s)
 
     def way(self, site: str, fleet: Fleet) -> Way:

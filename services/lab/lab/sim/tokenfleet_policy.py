@@ -6,7 +6,7 @@ here; between sites everything takes as long as the network does.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetmind.policy.eligibility import NoPlace
@@ -59,11 +59,19 @@ class TokenFleetPolicy:
         seed: for the draws that break ties.
         policy: the live configuration in force.
         faults: what goes wrong between the sites.
+        on_placed: told of every placement.
     """
 
     judges_residency = True
 
-    def __init__(self, seed: int, policy: Policy | None = None, faults: SiteFaults = NO_FAULTS) -> None:
+    def __init__(
+        self,
+        seed: int,
+        policy: Policy | None = None,
+        faults: SiteFaults = NO_FAULTS,
+        on_placed: Callable[[Arrival, Placement], None] | None = None,
+    ) -> None:
+        self._on_placed = on_placed
         self._policy = policy or Policy()
         self._random = random.Random(seed)  # noqa: S311 - breaks ties, guards nothing
         self._sites: dict[str, Site] = {}
@@ -118,6 +126,8 @@ class TokenFleetPolicy:
             request.lost, request.arrives_s = True, now_s + ASK_AGAIN_S
             self._under_way[arrival.request_id] = request
             return Hold(request.arrives_s)
+        if self._on_placed:
+            self._on_placed(arrival, placed)
         request.arrives_s = now_s + self._entries.one_way_s(entry_site, placed.site)
         request.lost = self._entries.cut(entry_site, placed.site, request.arrives_s)
         if request.lost:
