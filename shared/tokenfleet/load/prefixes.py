@@ -57,20 +57,28 @@ class KnownPrefixes:
         if not holders:
             return {}
         matched: dict[int, int] = {}
-        present = -1
+        present, expected = -1, 0
         for depth, block, mark in told:
             if block % self._one_in:
                 continue
-            present &= holders.get(mark, 0)
+            still = present & holders.get(mark, 0)
+            if expected:
+                _write(matched, present ^ still, expected)
+            present = still
             if not present:
-                break
+                return matched
             expected = depth + self._one_in // 2  # the chain ends between this block and the next one told of
-            rest = present
-            while rest:
-                bit = rest & -rest
-                matched[bit.bit_length() - 1] = expected
-                rest ^= bit
+        if expected:
+            _write(matched, present, expected)
         return matched
+
+
+def _write(matched: dict[int, int], instances: int, blocks: int) -> None:
+    """So many blocks for each instance of a bit set."""
+    while instances:
+        bit = instances & -instances
+        matched[bit.bit_length() - 1] = blocks
+        instances ^= bit
 
 
 def told_blocks(blocks: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -83,7 +83,7 @@ def estimate(
     counts = [pool.backlog_s.size for pool in pools]
     starts = np.concatenate([[0], np.cumsum(counts)])
     load = pool_load(np.concatenate([pool.columns for pool in pools if pool.columns is not None], axis=1))
-    backlog_s = np.concatenate([view.backlog_now_s(pool, now_s) for pool in pools])
+    backlog_s = view.backlogs_now_s(pools, now_s)
     reused = _reused_tokens(pools, starts, int(starts[-1]), blocks, block_size_tokens, input_tokens)
     uncached = np.maximum(input_tokens - reused, 1.0)
     own_s = own_prefill_s(load, input_tokens, uncached)
@@ -95,19 +95,19 @@ def estimate(
     wait_s = np.maximum(wait_s - BEFORE_ENGINE * np.repeat(way_s, counts), 0.0)
     cost_s = wait_s + (1.0 + price) * own_s + MISS_PRICE_S * misses
     cost_s[input_tokens > load.max_prompt_tokens] = np.inf
+    bounds: list[int] = starts.tolist()
     found: list[Estimate] = []
-    for number, pool in enumerate(pools):
-        start, end = int(starts[number]), int(starts[number + 1])
-        best = start + int(np.argmin(cost_s[start:end])) if end > start else start
-        if end == start or not np.isfinite(cost_s[best]):
+    for pool, start, end, way in zip(pools, bounds, bounds[1:], way_s.tolist(), strict=False):
+        best = start + int(cost_s[start:end].argmin()) if end > start else start
+        if end == start or cost_s[best] == np.inf:
             continue
-        way = float(way_s[number])
+        own = float(own_s[best])
         found.append(
             Estimate(
                 pool,
                 float(cost_s[best]) + way,
-                float(wait_s[best] + own_s[best]) + way,
-                float(own_s[best]),
+                float(wait_s[best]) + own + way,
+                own,
                 best - start,
                 int(reused[best]),
                 way,

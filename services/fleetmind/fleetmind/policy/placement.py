@@ -128,6 +128,8 @@ class Placer:
 
     def way(self, site: str, fleet: Fleet) -> Way:
         """To another site: as configured, else as measured."""
+        if not fleet.round_trips_ms and not fleet.bandwidth_mbps:
+            return Way(self.time_scale * self.measured_s.get(site, UNKNOWN_ROUND_TRIP_S))
         pair, back = f"{self.site}-{site}", f"{site}-{self.site}"
         configured_ms = fleet.round_trips_ms.get(pair, fleet.round_trips_ms.get(back))
         wall_s = self.measured_s.get(site, UNKNOWN_ROUND_TRIP_S)
