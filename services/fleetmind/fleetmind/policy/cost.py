@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleetmind.policy.sites import Pool, SiteView
-from tokenfleet.load.prefixes import told_blocks
+from tokenfleet.load.prefixes import Told, told_blocks
 from tokenfleet.load.summary import at_length, own_prefill_s, pool_load
 from tokenfleet.load.table import Floats
 
@@ -130,10 +130,25 @@ def _reused_tokens(
 ) -> Floats:
     """By instance of all pools: how much of the prompt is expected to be cached there."""
     reused = np.zeros(instances)
-    told = told_blocks(blocks)
-    if told:
-        for start, pool in zip(starts.tolist(), pools, strict=False):
-            for position, depth in pool.prefixes.matched_blocks(told).items():
-                if position < pool.backlog_s.size:
-                    reused[start + position] = depth
+    told: dict[int, list[Told]] = {}
+    for start, pool in zip(starts.tolist(), pools, strict=False):
+        prefixes = pool.prefixes
+        if prefixes.one_in not in told:
+            told[prefixes.one_in] = told_blocks(blocks, prefixes.one_in)
+        count = pool.backlog_s.size
+        everyone = (1 << count) - 1
+        for holders, depth in prefixes.matched(told[prefixes.one_in]):
+            if holders & everyone == everyone:
+                reused[start : start + count] = depth
+            else:
+                reused[[start + position for position in _positions(holders & everyone)]] = depth
     return np.minimum(reused * block_size_tokens, max(0, input_tokens - 1))
+
+
+def _positions(bits: int) -> list[int]:
+    positions: list[int] = []
+    while bits:
+        lowest = bits & -bits
+        positions.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return positions

@@ -179,8 +179,7 @@ class Placer:
         nearest = min(away, key=lambda one: one.cost_s)
         wanted = nearest.pool.site, nearest.pool.name
         self._wanted_s[wanted] = self._wanted_s.get(wanted, 0.0) + nearest.work_s
-        open_to = [one for one in away if self._open(one, request_id, now_s)]
-        granted = [one for one in open_to if self.wallet.has(one.pool.site, one.pool.name, one.work_s, now_s)]
+        open_to, granted = self._granted(away, request_id, now_s)
         if granted:
             chosen = _near_least(granted, request_id)
             leases = self.wallet.spend(chosen.pool.site, chosen.pool.name, chosen.work_s, now_s)
@@ -189,6 +188,21 @@ class Placer:
             return self._placed(stay, "backing_off" if not open_to else "no_headroom_elsewhere", (), now_s)
         # Nothing here serves it, and nobody has granted anything: the site's own deciders judge it.
         return self._placed(_near_least(open_to or away, request_id), "not_granted", (), now_s)
+
+    def _granted(
+        self, away: Sequence[Estimate], request_id: str, now_s: float
+    ) -> tuple[list[Estimate], list[Estimate]]:
+        """Those that do not back off, and of these those that have granted enough: as far as they cost about the least."""
+        open_to: list[Estimate] = []
+        granted: list[Estimate] = []
+        for one in sorted(away, key=lambda one: one.cost_s):
+            if granted and one.cost_s > granted[0].cost_s + NEAR_S:
+                break
+            if self._open(one, request_id, now_s):
+                open_to.append(one)
+                if self.wallet.has(one.pool.site, one.pool.name, one.work_s, now_s):
+                    granted.append(one)
+        return open_to, granted
 
     def _open(self, one: Estimate, request_id: str, now_s: float) -> bool:
         backoff = self.backoffs.get((one.pool.site, one.pool.name))
