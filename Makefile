@@ -9,7 +9,7 @@ VLLM := .tools/vllm
 VLLM_STAMP := $(VLLM)/.installed
 VLLM_VERSION := 0.32.0
 
-.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bench-ledger-ingest bars dynamo test-audit test-faults test-faults-ledger test-engine lock-engine clean
+.PHONY: help setup demo up test test-all lint format types lock docs bench bench-ledger bench-ledger-ingest bars residency dynamo test-audit test-faults test-faults-ledger test-engine lock-engine clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ $(VLLM_STAMP): tests/engine/requirements.lock | $(UV)
 	@metadata="$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$(VLLM_VERSION)+cpu.dist-info"; \
 	  mkdir -p "$$metadata"; printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_VERSION)+cpu\n' > "$$metadata/METADATA"
 	@touch $@
+
+residency: $(STAMP)  ## A million simulated requests with every fault on, and not one where it may not run (most of an hour)
+	@$(BIN)/tokenfleet lab residency
 
 bars: $(STAMP)  ## Run what TokenFleet promises itself in the simulator, beside its best peers (many minutes)
 	@$(BIN)/tokenfleet lab bars

@@ -34,11 +34,15 @@ def pack_prefixes(held: Sequence[Iterable[int]]) -> tuple[tuple[bytes, ...], int
     return packed, one_in
 
 
+Told = tuple[int, int]
+"""A block that summaries may tell of: the number of blocks up to it, and its fingerprint."""
+
+
 class KnownPrefixes:
     """What a site's summary says of its caches."""
 
     def __init__(self, prefixes: Sequence[bytes] = (), one_in: int = ONE_IN) -> None:
-        self._one_in = one_in
+        self.one_in = one_in
         self._holders: dict[int, int] = {}
         """Bits of instances by fingerprint."""
         holders = self._holders
@@ -47,36 +51,33 @@ class KnownPrefixes:
             for one in np.frombuffer(packed, dtype="<u4").tolist():
                 holders[one] = holders.get(one, 0) | bit
 
-    def matched_blocks(self, told: Sequence[tuple[int, int, int]]) -> dict[int, int]:
-        """By instance, how many leading blocks of a prompt it is expected to have cached.
+    def matched(self, told: Sequence[Told]) -> list[tuple[int, int]]:
+        """`(bits of instances, leading blocks of a prompt that they are expected to have cached at least)`, each a
+        part of the instances before it.
 
         Args:
-            told: of the prompt's blocks, as `told_blocks` gives them.
+            told: of the prompt's blocks, as `told_blocks` gives them for one block in `one_in`.
         """
         holders = self._holders
+        matched: list[tuple[int, int]] = []
         if not holders:
-            return {}
-        matched: dict[int, int] = {}
-        present = -1
-        for depth, block, mark in told:
-            if block % self._one_in:
-                continue
-            present &= holders.get(mark, 0)
-            if not present:
-                break
-            expected = depth + self._one_in // 2  # the chain ends between this block and the next one told of
-            rest = present
-            while rest:
-                bit = rest & -rest
-                matched[bit.bit_length() - 1] = expected
-                rest ^= bit
+            return matched
+        present, blocks = -1, 0
+        beyond = self.one_in // 2  # the chain ends between a block and the next one told of
+        for depth, mark in told:
+            still = present & holders.get(mark, 0)
+            if still != present:
+                if blocks:
+                    matched.append((present, blocks))
+                if not still:
+                    return matched
+                present = still
+            blocks = depth + beyond
+        if blocks:
+            matched.append((present, blocks))
         return matched
 
 
-def told_blocks(blocks: Sequence[int]) -> list[tuple[int, int, int]]:
-    """`(number of blocks up to it, block, fingerprint)` of a prompt's blocks that summaries may tell of."""
-    return [
-        (depth, block, fingerprint(block))
-        for depth, block in enumerate(blocks, start=1)
-        if block % ONE_IN == 0
-    ]
+def told_blocks(blocks: Sequence[int], one_in: int = ONE_IN) -> list[Told]:
+    """Of a prompt's blocks, those that summaries may tell of."""
+    return [(depth, fingerprint(block)) for depth, block in enumerate(blocks, start=1) if block % one_in == 0]

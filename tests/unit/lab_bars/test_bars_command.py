@@ -30,7 +30,7 @@ def test_a_missed_bar_ends_with_status_1_and_says_which(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scenario_is_refused_with_those_that_have_bars() -> None:
-    result = invoke("--scenario", "entry")
+    result = invoke("--scenario", "nowhere")
     assert result.exit_code == 2
     assert "routing" in result.output
 

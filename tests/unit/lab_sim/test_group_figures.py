@@ -56,7 +56,7 @@ def test_refusals_are_told_by_reason_for_all_each_class_and_each_tenant() -> Non
 def test_tenants_are_told_apart_where_there_are_several_and_not_too_many() -> None:
     assert list(_figures(Refuser(), 11)["tenants"])[-2:] == ["tenant-9", "tenant-10"]
     assert _figures(Refuser(), 1)["tenants"] == {}
-    assert _figures(Refuser(), 13)["tenants"] == {}
+    assert _figures(Refuser(), 21)["tenants"] == {}
 
 
 def test_the_others_are_all_tenants_but_the_one_that_floods() -> None:

@@ -83,9 +83,9 @@ def test_a_prefix_is_known_by_the_last_of_its_blocks_that_is_told_of():
     prefixes, one_in = pack_prefixes([[block for block in cached if block % 32 == 0], []])
     known = KnownPrefixes(prefixes, one_in)
     same = told_blocks(list(cached) + list(range(9_000, 9_100)))
-    assert known.matched_blocks(same) == {0: 9 * 32 + 1 + 16}
-    assert known.matched_blocks(told_blocks(range(64_000, 64_320))) == {}
-    assert KnownPrefixes().matched_blocks(same) == {}
+    assert known.matched(same) == [(1, 9 * 32 + 1 + 16)]
+    assert known.matched(told_blocks(range(64_000, 64_320))) == []
+    assert KnownPrefixes().matched(same) == []
 
 
 def test_a_full_cache_is_told_of_more_coarsely_so_that_a_summary_stays_small():
@@ -93,4 +93,13 @@ def test_a_full_cache_is_told_of_more_coarsely_so_that_a_summary_stays_small():
     prefixes, one_in = pack_prefixes(held)
     assert sum(map(len, prefixes)) <= 4 * 8_192 and one_in > 32
     known = KnownPrefixes(prefixes, one_in)
-    assert known.matched_blocks(told_blocks(range(32 * 100))).keys() == {0, 1, 2, 3}
+    (all_of_them,) = known.matched(told_blocks(range(32 * 100), one_in))
+    assert all_of_them[0] == 0b1111
+
+
+def test_whoever_holds_less_of_a_prompt_is_told_apart_by_where_its_chain_ends():
+    turns = [range(32 * 100), range(32 * 100, 32 * 130)]
+    whole = [block for turn in turns for block in turn if block % 32 == 0]
+    known = KnownPrefixes(*pack_prefixes([whole[:100], whole, [7 * 32], whole[:100]]))
+    first, second = known.matched(told_blocks([block for turn in turns for block in turn]))
+    assert first == (0b1011, 99 * 32 + 1 + 16) and second == (0b0010, 129 * 32 + 1 + 16)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleetmind.policy.sites import Pool, SiteView
-from tokenfleet.load.prefixes import told_blocks
+from tokenfleet.load.prefixes import Told, told_blocks
 from tokenfleet.load.summary import at_length, own_prefill_s, pool_load
 from tokenfleet.load.table import Floats
 
@@ -60,7 +60,7 @@ def estimate(
     pools: Sequence[Pool],
     view: SiteView,
     ways: Mapping[str, Way],
-    prices: Mapping[str, float],
+    prices: Sequence[float],
     input_tokens: int,
     block_size_tokens: int,
     blocks: Sequence[int],
@@ -72,7 +72,7 @@ def estimate(
         pools: that may serve the request.
         view: where their backlogs are kept.
         ways: by site; none to the entry itself.
-        prices: seconds that a second of prefill costs beyond its time, by site.
+        prices: seconds that a second of prefill costs beyond its time, by pool.
         input_tokens: of the prompt.
         block_size_tokens: of its blocks.
         blocks: hashes of its full blocks.
@@ -83,31 +83,31 @@ def estimate(
     counts = [pool.backlog_s.size for pool in pools]
     starts = np.concatenate([[0], np.cumsum(counts)])
     load = pool_load(np.concatenate([pool.columns for pool in pools if pool.columns is not None], axis=1))
-    backlog_s = np.concatenate([view.backlog_now_s(pool, now_s) for pool in pools])
+    backlog_s = view.backlogs_now_s(pools, now_s)
     reused = _reused_tokens(pools, starts, int(starts[-1]), blocks, block_size_tokens, input_tokens)
     uncached = np.maximum(input_tokens - reused, 1.0)
     own_s = own_prefill_s(load, input_tokens, uncached)
     wait_s = np.maximum(backlog_s, at_length(load.kv_wait_s, np.full(len(own_s), float(input_tokens))))
     misses = at_length(load.expected_misses, uncached)
-    price = np.repeat([WORK_PRICE + prices.get(pool.site, 0.0) for pool in pools], counts)
+    price = np.repeat([WORK_PRICE + price for price in prices], counts)
     way_s = np.array([_way_s(ways.get(pool.site, HERE), input_tokens) for pool in pools])
     # So much of its way is before the engine: meanwhile others are done there.
     wait_s = np.maximum(wait_s - BEFORE_ENGINE * np.repeat(way_s, counts), 0.0)
     cost_s = wait_s + (1.0 + price) * own_s + MISS_PRICE_S * misses
     cost_s[input_tokens > load.max_prompt_tokens] = np.inf
+    bounds: list[int] = starts.tolist()
     found: list[Estimate] = []
-    for number, pool in enumerate(pools):
-        start, end = int(starts[number]), int(starts[number + 1])
-        best = start + int(np.argmin(cost_s[start:end])) if end > start else start
-        if end == start or not np.isfinite(cost_s[best]):
+    for pool, start, end, way in zip(pools, bounds, bounds[1:], way_s.tolist(), strict=False):
+        best = start + int(cost_s[start:end].argmin()) if end > start else start
+        if end == start or cost_s[best] == np.inf:
             continue
-        way = float(way_s[number])
+        own = float(own_s[best])
         found.append(
             Estimate(
                 pool,
                 float(cost_s[best]) + way,
-                float(wait_s[best] + own_s[best]) + way,
-                float(own_s[best]),
+                float(wait_s[best]) + own + way,
+                own,
                 best - start,
                 int(reused[best]),
                 way,
@@ -130,10 +130,25 @@ def _reused_tokens(
 ) -> Floats:
     """By instance of all pools: how much of the prompt is expected to be cached there."""
     reused = np.zeros(instances)
-    told = told_blocks(blocks)
-    if told:
-        for start, pool in zip(starts.tolist(), pools, strict=False):
-            for position, depth in pool.prefixes.matched_blocks(told).items():
-                if position < pool.backlog_s.size:
-                    reused[start + position] = depth
+    told: dict[int, list[Told]] = {}
+    for start, pool in zip(starts.tolist(), pools, strict=False):
+        prefixes = pool.prefixes
+        if prefixes.one_in not in told:
+            told[prefixes.one_in] = told_blocks(blocks, prefixes.one_in)
+        count = pool.backlog_s.size
+        everyone = (1 << count) - 1
+        for holders, depth in prefixes.matched(told[prefixes.one_in]):
+            if holders & everyone == everyone:
+                reused[start : start + count] = depth
+            else:
+                reused[[start + position for position in _positions(holders & everyone)]] = depth
     return np.minimum(reused * block_size_tokens, max(0, input_tokens - 1))
+
+
+def _positions(bits: int) -> list[int]:
+    positions: list[int] = []
+    while bits:
+        lowest = bits & -bits
+        positions.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return positions

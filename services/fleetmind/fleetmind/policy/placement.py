@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fleetmind.policy.backoff import Backoff
 from fleetmind.policy.cost import BYTES_PER_TOKEN, Estimate, Way, estimate
+from fleetmind.policy.demand import Demand
 from fleetmind.policy.eligibility import Ineligible, NoPlace, no_place, sift
 from fleetmind.policy.leases import Wallet
 from fleetmind.policy.rollout import Versions, drawn
@@ -22,6 +23,8 @@ from tokenfleet.contracts.sites import Lease
 
 NEAR_S = 0.1
 """Costs of other sites closer than this are equal: what is known of them is older than that."""
+SOUGHT_PRICE = 2.0
+"""Seconds that a second of prefill costs at a pool which is wholly taken by requests that may go to fewer pools."""
 UNKNOWN_ROUND_TRIP_S = 0.1
 """To a site of which nothing was heard."""
 FORGOTTEN = 0.5
@@ -63,9 +66,11 @@ class Placer:
     measured_s: dict[str, float] = field(default_factory=dict[str, float])
     """Round trips to other sites, in wall seconds, as measured."""
     _wanted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    _demand: Demand = field(init=False)
 
     def __post_init__(self) -> None:
         self.sites = SiteView(self.time_scale)
+        self._demand = Demand(self.time_scale)
 
     def place(
         self,
@@ -110,11 +115,15 @@ class Placer:
         if not told or (local and not any(pool.site == self.site for pool in told)):
             return _share_out(local or answering, out, request_id, "local" if local else "load_unknown")
         out += _without(answering, told, "load_unknown")
+        sought = self._demand.beyond(told, now_s)
         estimates = estimate(
             told,
             self.sites,
             {pool.site: self.way(pool.site, fleet) for pool in told if pool.site != self.site},
-            fleet.prices,
+            [
+                fleet.prices.get(pool.site, 0.0) + SOUGHT_PRICE * one
+                for pool, one in zip(told, sought, strict=True)
+            ],
             request.input_tokens,
             request.block_size_tokens,
             blocks,
@@ -122,10 +131,13 @@ class Placer:
         )
         if not estimates:
             return _share_out(local or told, out, request_id, "load_unknown")
+        self._demand.seen(told, min(one.work_s for one in estimates), now_s)
         return self._cheapest(estimates, out, request_id, fleet, now_s)
 
     def way(self, site: str, fleet: Fleet) -> Way:
         """To another site: as configured, else as measured."""
+        if not fleet.round_trips_ms and not fleet.bandwidth_mbps:
+            return Way(self.time_scale * self.measured_s.get(site, UNKNOWN_ROUND_TRIP_S))
         pair, back = f"{self.site}-{site}", f"{site}-{self.site}"
         configured_ms = fleet.round_trips_ms.get(pair, fleet.round_trips_ms.get(back))
         wall_s = self.measured_s.get(site, UNKNOWN_ROUND_TRIP_S)
@@ -187,9 +199,8 @@ class Placer:
         nearest = min(away, key=lambda one: one.cost_s)
         wanted = nearest.pool.site, nearest.pool.name
         self._wanted_s[wanted] = self._wanted_s.get(wanted, 0.0) + nearest.work_s
-        open_to = [one for one in away if self._open(one, request_id, now_s)]
-        granted = [one for one in open_to if self.wallet.has(one.pool.site, one.pool.name, one.work_s, now_s)]
-        out += _without([one.pool for one in away], [one.pool for one in open_to], "backing_off")
+        looked_at, open_to, granted = self._granted(away, request_id, now_s)
+        out += _without([one.pool for one in looked_at], [one.pool for one in open_to], "backing_off")
         out += _without([one.pool for one in open_to], [one.pool for one in granted], "no_headroom")
         if granted:
             chosen = _near_least(granted, request_id)
@@ -199,6 +210,26 @@ class Placer:
             return placed(stay, "backing_off" if not open_to else "no_headroom_elsewhere")
         # Nothing here serves it, and nobody has granted anything: the site's own deciders judge it.
         return placed(_near_least(open_to or away, request_id), "not_granted")
+
+    def _granted(
+        self, away: Sequence[Estimate], request_id: str, now_s: float
+    ) -> tuple[list[Estimate], list[Estimate], list[Estimate]]:
+        """In order of cost: those looked at, of these those that do not back off, of those the ones that granted enough.
+
+        No further than to what costs about as little as the first that granted.
+        """
+        looked_at: list[Estimate] = []
+        open_to: list[Estimate] = []
+        granted: list[Estimate] = []
+        for one in sorted(away, key=lambda one: one.cost_s):
+            if granted and one.cost_s > granted[0].cost_s + NEAR_S:
+                break
+            looked_at.append(one)
+            if self._open(one, request_id, now_s):
+                open_to.append(one)
+                if self.wallet.has(one.pool.site, one.pool.name, one.work_s, now_s):
+                    granted.append(one)
+        return looked_at, open_to, granted
 
     def _open(self, one: Estimate, request_id: str, now_s: float) -> bool:
         backoff = self.backoffs.get((one.pool.site, one.pool.name))

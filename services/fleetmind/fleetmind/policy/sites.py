@@ -3,7 +3,7 @@
 Times are monotonic wall seconds of the process that keeps the view; a summary's own figures are engine seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,14 +35,11 @@ class Pool:
     backlog_s: Floats = field(default_factory=lambda: np.zeros(0))
     """The same, with what was placed there since."""
     prefixes: KnownPrefixes = field(default_factory=KnownPrefixes)
+    site: str = field(init=False)
+    name: str = field(init=False)
 
-    @property
-    def site(self) -> str:
-        return self.capacity.site
-
-    @property
-    def name(self) -> str:
-        return self.capacity.pool
+    def __post_init__(self) -> None:
+        self.site, self.name = self.capacity.site, self.capacity.pool
 
     def told(self, now_s: float) -> bool:
         """Whether what it is busy with is known."""
@@ -103,6 +100,12 @@ class SiteView:
     def backlog_now_s(self, pool: Pool, now_s: float) -> Floats:
         """Until each instance's prefills are done, engine seconds from now."""
         return np.maximum(pool.backlog_s - self._passed_s(pool, now_s), 0.0)
+
+    def backlogs_now_s(self, pools: Sequence[Pool], now_s: float) -> Floats:
+        """The same of several pools, one after the other."""
+        passed_s = [self._passed_s(pool, now_s) for pool in pools]
+        backlog_s = np.concatenate([pool.backlog_s for pool in pools])
+        return np.maximum(backlog_s - np.repeat(passed_s, [pool.backlog_s.size for pool in pools]), 0.0)
 
     def placed(self, pool: Pool, instance: int, work_s: float, now_s: float) -> None:
         """A request was placed there: until the next summary it counts on the instance it was meant for."""

@@ -27,17 +27,18 @@ class Ahead(BarBase, frozen=True, kw_only=True):
     rivals: tuple[str, ...]
     which: str
     """Those peers in words."""
+    policy: str = WITH_ADMISSION
 
     @property
     def needs(self) -> Mapping[str, Needed]:
-        return {self.scenario: Needed(OURS, frozenset({BASELINE, *self.rivals}))}
+        return {self.scenario: Needed(frozenset({self.policy}), frozenset({BASELINE, *self.rivals}))}
 
     def judge(self, measurements: Measurements) -> list[Verdict]:
         measured = measurements[self.scenario]
         rival = best_of(measured, GOODPUT, self.rivals)
         if rival is None:
             return []
-        value = GOODPUT.value(measured.policies[WITH_ADMISSION])
+        value = GOODPUT.value(measured.policies[self.policy])
         theirs = GOODPUT.value(measured.policies[rival])
         least = None if theirs is None else self.factor * theirs
         ratio = f" ({value / theirs:.2f} times)" if value is not None and theirs else ""
@@ -48,23 +49,25 @@ class Ahead(BarBase, frozen=True, kw_only=True):
             measured=f"{GOODPUT.written(value)}{ratio}",
             passed=value is not None and least is not None and value >= least,
             source=self.source,
-            policy=WITH_ADMISSION,
+            policy=self.policy,
         )
-        return [goodput, *NoLess(scenario=self.scenario, source=self.source, rival=rival).judge(measurements)]
+        output = NoLess(scenario=self.scenario, source=self.source, rival=rival, policy=self.policy)
+        return [goodput, *output.judge(measurements)]
 
 
 class NoLess(BarBase, frozen=True, kw_only=True):
     """All output is no less than a peer's by more than noise: the greater of the two ranges over the seeds."""
 
     rival: str
+    policy: str = WITH_ADMISSION
 
     @property
     def needs(self) -> Mapping[str, Needed]:
-        return {self.scenario: Needed(OURS, frozenset({BASELINE, self.rival}))}
+        return {self.scenario: Needed(frozenset({self.policy}), frozenset({BASELINE, self.rival}))}
 
     def judge(self, measurements: Measurements) -> list[Verdict]:
         policies = measurements[self.scenario].policies
-        ours, theirs = policies[WITH_ADMISSION], policies[self.rival]
+        ours, theirs = policies[self.policy], policies[self.rival]
         value, least = THROUGHPUT.value(ours), THROUGHPUT.value(theirs)
         noise = max(range_of(THROUGHPUT, ours), range_of(THROUGHPUT, theirs))
         written = THROUGHPUT.written
@@ -76,7 +79,7 @@ class NoLess(BarBase, frozen=True, kw_only=True):
                 measured=written(value),
                 passed=value is not None and least is not None and value >= least - noise,
                 source=self.source,
-                policy=WITH_ADMISSION,
+                policy=self.policy,
             )
         ]
 

@@ -11,10 +11,11 @@ from rich.table import Table
 from lab.bars.admission_table import ADMISSION_BARS
 from lab.bars.measure import Measuring, measure, needs_of
 from lab.bars.model import OURS, WITH_ADMISSION, Measured, Verdict
+from lab.bars.site_table import SITE_BARS
 from lab.bars.table import BARS
 from lab.sim.progress import progress
 
-EVERY_BAR = (*BARS, *ADMISSION_BARS)
+EVERY_BAR = (*BARS, *ADMISSION_BARS, *SITE_BARS)
 TITLES = {OURS: "TokenFleet without admission", WITH_ADMISSION: "TokenFleet"}
 
 EXAMPLES = """\b
@@ -68,7 +69,8 @@ def bars(
     processes: int | None,
     json_file: BinaryIO | None,
 ) -> None:
-    """Run what TokenFleet's bars are about, of routing without admission and of admission, and show which it clears.
+    """Run what TokenFleet's bars are about, of routing without admission, of admission and of several sites, and show
+    which it clears.
 
     Ends with status 1 when it misses one. Bars that are only shown do not count.
     """

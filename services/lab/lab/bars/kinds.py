@@ -107,15 +107,22 @@ class BelowPeers(BarBase, frozen=True, kw_only=True):
 
 
 class BelowBaseline(BarBase, frozen=True, kw_only=True):
-    """A latency is lower than round robin's by a share at least."""
+    """A latency is lower than round robin's, or another baseline's, by a share at least."""
 
     figure: Figure
     share: float
+    rival: str = BASELINE
+
+    @property
+    def needs(self) -> Mapping[str, Needed]:
+        if self.rival == BASELINE:
+            return super().needs
+        return {self.scenario: Needed(frozenset({OURS}), frozenset({BASELINE, self.rival}))}
 
     def judge(self, measurements: Measurements) -> list[Verdict]:
         measured = measurements[self.scenario]
-        verdict = _lower(self.scenario, self.figure, self.share, measured, BASELINE, self.source)
-        return [msgspec.structs.replace(verdict, bar=f"{self.figure.label} against {title(BASELINE)}")]
+        verdict = _lower(self.scenario, self.figure, self.share, measured, self.rival, self.source)
+        return [msgspec.structs.replace(verdict, bar=f"{self.figure.label} against {title(self.rival)}")]
 
 
 class NotBeaten(BarBase, frozen=True, kw_only=True):

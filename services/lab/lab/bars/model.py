@@ -11,6 +11,8 @@ OURS = "tokenfleet_no_admission"
 """Whom the bars of routing are about: every request is served, so that latencies are of the same requests for all."""
 WITH_ADMISSION = "tokenfleet"
 """Whom the bars of admission are about."""
+BY_ITSELF = "tokenfleet_stay_local"
+"""Each site for itself, with TokenFleet's choice of the instance: whom pooling sites is compared with."""
 BASELINE = "round_robin"
 MOST_TURNED_AWAY = 0.001
 """Share of the offered requests, beyond those that fit nowhere. A policy that refuses more is compared with TokenFleet
@@ -35,6 +37,9 @@ where nobody may be better."""
 
 WITHOUT_ADMISSION = ("round_robin", "least_requests", "llm_d", "dynamo_kv", "smg_least_load")
 """Peers that serve whatever comes, the best of them under overload among them."""
+REGION_LOCAL = "region_local"
+SITE_PEERS = (REGION_LOCAL, "round_robin", "global_least_load", "skywalker", "gorgo", "gorgo2")
+"""Those that choose among sites, or take all sites for one pool."""
 OWN_ADMISSION = ("llm_d_flow_control", "mooncake_conductor")
 """Peers that hold or refuse by rules of their own."""
 
@@ -74,6 +79,10 @@ GOOD_SHARE = Figure(
 LEAST_LENGTH = Figure(
     "met, in the worst length class", lambda f: _least_of(f.input_lengths), percent, more_is_better=True
 )
+LEAST_TENANT = Figure(
+    "met, of the worst tenant's", lambda f: _least_of(f.tenants), percent, more_is_better=True
+)
+RESIDENCY = Figure("sent where they may not run", lambda f: f.residency_violations, whole)
 STARVED = Figure("longest wait of a long context", lambda f: f.starved_s, _seconds)
 DEADLINES = Figure(
     "batch lines done by their deadline",

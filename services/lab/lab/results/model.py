@@ -107,6 +107,8 @@ class PolicyFigures(Figures, frozen=True, kw_only=True):
     """All but the tenant that floods."""
     starved_s: float | None = None
     """The longest wait of any long-context request."""
+    residency_violations: float | None = None
+    """Decisions to run a request where its tenant does not allow it; None in runs of before this was kept."""
     batch: BatchFigures | None = None
     steadiness: Steadiness | None = None
     prediction: Prediction | None = None

@@ -25,6 +25,8 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     real_profile: EngineProfile | None = None
     """How the engine is, where not as registered."""
     site: str = LOCAL
+    region: str | None = None
+    """Where its site lies, as it is registered; None: the site does not say."""
     version: str = VERSION
     kv_events: bool = True
     timing: IterationTiming | None = None
@@ -131,6 +133,7 @@ class Instance:
             profile=spec.profile,
             block_size_tokens=self._block_size,
             kv_events=spec.kv_events,
+            region=spec.region,
         )
 
     def slow_down(self, factor: float) -> None:

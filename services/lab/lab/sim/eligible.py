@@ -1,4 +1,4 @@
-"""Which instances a request may use at all: its version, and the sites its tenant may use."""
+"""Which instances a request may use at all: its version, and where its tenant allows it to run."""
 
 from lab.sim.cluster import Cluster, InstanceSpec
 from lab.sim.workload import Submission
@@ -25,5 +25,13 @@ class Eligibility:
         """Whether a request may use an instance."""
         if submission.version is not None and submission.version != instance.version:
             return False
+        return self.may_run(submission, instance)
+
+    def may_run(self, submission: Submission, instance: InstanceSpec) -> bool:
+        """Whether a request may run where an instance is: by the facts, not by the rule that deciders ask."""
         tenant = self._cluster.tenants.get(submission.tenant)
-        return tenant is None or tenant.sites is None or instance.site in tenant.sites
+        if tenant is None:
+            return True
+        if tenant.sites is not None and instance.site not in tenant.sites:
+            return False
+        return tenant.regions is None or instance.region in tenant.regions

@@ -105,6 +105,7 @@ def policy_figures(result: Result, policy: Policy, observed: Observed = NOTHING_
         "tenants": by_tenant(rows, duration_s),
         "input_lengths": by_input_length(rows, duration_s),
         "starved_s": starved_s(rows),
+        "residency_violations": result.residency_violations,
         "prediction": prediction_figures(result.outcomes),
         "after_500": figures_of(rows[WARM_UP:], duration_s),
         "steadiness": steadiness(result.adjustments, observed.steps_s),

@@ -11,7 +11,7 @@ from goodput_accountant.policy.report import summarise
 from lab.sim.lengths import LENGTHS, length_class
 from slomax.policy.classify import LONG_CONTEXT
 
-MOST_TENANTS = 12
+MOST_TENANTS = 20
 """With more, each tenant's figures say little, and nobody reads as many."""
 
 REASONS = "rejected_by_reason"

@@ -14,12 +14,23 @@ class Own(NamedTuple):
 
     policy: contracts.Policy
     description: str
+    several_sites: bool = False
+    """Whether it differs from the others only where there are several sites."""
 
+
+STAY_LOCAL = "tokenfleet_stay_local"
+NEVER_S = 1e9
+"""A gain that no other site ever has."""
 
 OURS = {
     "tokenfleet": Own(contracts.Policy(), "TokenFleet's live policies in their default configuration"),
     "tokenfleet_no_admission": Own(
         contracts.Policy(admission=False), "TokenFleet's live policies, refusing nothing"
+    ),
+    STAY_LOCAL: Own(
+        contracts.Policy(admission=False, fleet=contracts.Fleet(stay_local_margin_s=NEVER_S)),
+        "the same, each site for itself wherever it has instances",
+        several_sites=True,
     ),
 }
 
@@ -52,7 +63,8 @@ def fitting(*, several_sites: bool) -> list[str]:
         for name, baseline in REGISTRY.items()
         if name in EVERYWHERE or baseline.several_sites == several_sites
     ]
-    return [*OURS, *baselines]
+    ours = [name for name, own in OURS.items() if several_sites or not own.several_sites]
+    return [*ours, *baselines]
 
 
 def description(name: str) -> str:

@@ -11,7 +11,18 @@ from typing import Any
 
 import msgspec
 
-from lab.sim.api import Adjusted, Adjusting, Decision, Hold, Outcome, Policy, Refuse, Route, SiteAware
+from lab.sim.api import (
+    Adjusted,
+    Adjusting,
+    Decision,
+    Hold,
+    Lawful,
+    Outcome,
+    Policy,
+    Refuse,
+    Route,
+    SiteAware,
+)
 from lab.sim.cluster import MODEL, Cluster, Drain, Failure, Instance, Slowdown
 from lab.sim.eligible import Eligibility
 from lab.sim.job import Job
@@ -40,6 +51,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Engine iterations simulated."""
     generated_tokens: int
     """Output tokens that the engines produced, for whatever became of their requests."""
+    residency_violations: int = 0
+    """Decisions to run a request where its tenant does not allow it. The simulator lets none of them happen."""
     adjustments: list[Adjusted] = []
     """What the policy changed about itself, if it keeps a record of that."""
 
@@ -73,6 +86,8 @@ class Simulation:
         self._instances = {spec.name: Instance(spec, cluster.block_size) for spec in cluster.instances}
         self._registered: set[str] = set()
         self._eligibility = Eligibility(cluster)
+        self._judges_by_itself = isinstance(policy, Lawful) and policy.judges_residency
+        self._violations = 0
         self._jobs: dict[str, Job] = {}
         self._held: dict[str, Job] = {}
         self._outcomes: list[Outcome | None] = [None] * len(work)
@@ -120,6 +135,7 @@ class Simulation:
             iterations=self._past_iterations + sum(engine.iterations for engine in running),
             generated_tokens=self._past_generated_tokens
             + sum(engine.counters.generation_tokens for engine in running),
+            residency_violations=self._violations,
             adjustments=list(self._policy.adjustments) if isinstance(self._policy, Adjusting) else [],
         )
 
@@ -136,8 +152,9 @@ class Simulation:
 
     def _arrive(self, submission: Submission) -> None:
         self._expect_next()
-        excluded = self._eligibility.excluded(submission)
-        job = Job(submission, arrival(submission, MODEL, self._cluster.block_size, excluded))
+        excluded = () if self._judges_by_itself else self._eligibility.excluded(submission)
+        tenant = self._cluster.tenants.get(submission.tenant)
+        job = Job(submission, arrival(submission, MODEL, self._cluster.block_size, excluded, tenant))
         self._jobs[job.arrival.request_id] = job
         if submission.request.input_tokens < 1 or submission.request.output_tokens < 1:
             self._finish(job, "rejected", "empty_request", 400)
@@ -163,9 +180,8 @@ class Simulation:
         if isinstance(decision, Route):
             job.instance = instance = self._instances[decision.instance]
             job.route, job.routed_s = decision, self._now_s
-            if instance.spec.name in job.excluded and not self._eligibility.allowed(
-                job.submission, instance.spec
-            ):
+            if not self._eligibility.allowed(job.submission, instance.spec):
+                self._violations += not self._eligibility.may_run(job.submission, instance.spec)
                 self._policy.ended(job.arrival.request_id, instance.spec.name, 0, self._now_s)
                 job.instance = None
                 self._turn_away(job, 403, "not_permitted")

@@ -6,12 +6,14 @@ here; between sites everything takes as long as the network does.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetmind.policy.eligibility import NoPlace
 from fleetmind.policy.placement import Placement
+from lab.baselines.common import abandoned
 from lab.sim.api import Arrival, Decision, Hold, Refuse, Released, Route
+from lab.sim.site_faults import NO_FAULTS, SiteFaults
 from lab.sim.tokenfleet_entries import Entries
 from lab.sim.tokenfleet_site import Site
 from slomax.policy.admission import Keep
@@ -21,6 +23,9 @@ from slomax.policy.entry import Entry
 from tokenfleet.contracts.fleet import InstanceRecord, InstanceState
 from tokenfleet.contracts.policy import Policy, Tenant
 
+ASK_AGAIN_S = 1.0
+"""As ingress does when nobody has decided."""
+
 
 @dataclass(slots=True)
 class _Request:
@@ -29,12 +34,22 @@ class _Request:
     arrival: Arrival
     attempt: int
     tenant: Tenant
-    placement: Placement
-    arrives_s: float
-    """When its placement is known at its site."""
+    placed: Placement | None = None
+    """None: FleetMind was silent."""
+    lost: bool = False
+    """Its placement does not reach its site."""
+    arrives_s: float = 0.0
+    """When its placement is known at its site, or it is asked for again."""
+    silent: tuple[str, ...] = ()
+    """Sites that did not answer it."""
     entry: Entry | None = None
     """As SLOMax has it; None while it is under way."""
     first_token_s: float | None = None
+
+    @property
+    def placement(self) -> Placement:
+        assert self.placed is not None, "at a site there is nothing that was not placed"
+        return self.placed
 
 
 class TokenFleetPolicy:
@@ -43,16 +58,25 @@ class TokenFleetPolicy:
     Args:
         seed: for the draws that break ties.
         policy: the live configuration in force.
+        faults: what goes wrong between the sites.
+        on_placed: told of every placement.
     """
 
     judges_residency = True
 
-    def __init__(self, seed: int, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        policy: Policy | None = None,
+        faults: SiteFaults = NO_FAULTS,
+        on_placed: Callable[[Arrival, Placement], None] | None = None,
+    ) -> None:
+        self._on_placed = on_placed
         self._policy = policy or Policy()
         self._random = random.Random(seed)  # noqa: S311 - breaks ties, guards nothing
         self._sites: dict[str, Site] = {}
         self._site_of: dict[str, Site] = {}
-        self._entries = Entries(self._policy.fleet)
+        self._entries = Entries(self._policy.fleet, faults)
         self._requests: dict[str, _Request] = {}
         self._under_way: dict[str, _Request] = {}
         self._adjustments: list[tuple[float, str, float, float]] = []
@@ -87,22 +111,31 @@ class TokenFleetPolicy:
     def decide(self, arrival: Arrival, now_s: float) -> Decision:
         self._now_and_then(now_s)
         tenant = self._tenants.get(arrival.tenant, Tenant(tenant=arrival.tenant))
-        placed = self._entries.place(arrival, tenant, now_s)
+        before = self._requests.get(arrival.request_id)
+        request = _Request(arrival, before.attempt + 1 if before else 1, tenant)
+        return self._place(request, now_s)
+
+    def _place(self, request: _Request, now_s: float) -> Decision:
+        arrival, entry_site = request.arrival, request.arrival.spec.entry_site
+        placed = self._entries.place(arrival, request.tenant, now_s, request.silent)
         if isinstance(placed, NoPlace):
             return Refuse(placed.status, placed.reason)
-        before = self._requests.get(arrival.request_id)
-        request = _Request(
-            arrival,
-            before.attempt + 1 if before else 1,
-            tenant,
-            placed,
-            now_s + self._entries.one_way_s(arrival.spec.entry_site, placed.site),
-        )
         self._requests[arrival.request_id] = request
+        request.placed = placed
+        if placed is None:
+            request.lost, request.arrives_s = True, now_s + ASK_AGAIN_S
+            self._under_way[arrival.request_id] = request
+            return Hold(request.arrives_s)
+        if self._on_placed:
+            self._on_placed(arrival, placed)
+        request.arrives_s = now_s + self._entries.one_way_s(entry_site, placed.site)
+        request.lost = self._entries.cut(entry_site, placed.site, request.arrives_s)
+        if request.lost:
+            request.arrives_s = now_s + ASK_AGAIN_S
         if request.arrives_s > now_s:
             self._under_way[arrival.request_id] = request
             return Hold(request.arrives_s)
-        return self._submit(request, now_s)
+        return self._submit(request, placed, now_s)
 
     def release(self, now_s: float) -> Iterable[Released]:
         yield from self._arriving(now_s)
@@ -120,17 +153,28 @@ class TokenFleetPolicy:
                         yield Released(request_id, self._route(request, released.entry, now_s))
 
     def _arriving(self, now_s: float) -> Iterable[Released]:
-        """Placements that have reached their sites."""
+        """Placements that have reached their sites, or have not and are asked for again."""
         there = [one for one in self._under_way.values() if one.arrives_s <= now_s]
         for request in there:
             del self._under_way[request.arrival.request_id]
-            decision = self._submit(request, now_s)
+            if abandoned(request.arrival, now_s):
+                continue
+            decision = self._arrive(request, now_s)
             if not isinstance(decision, Hold):
                 yield Released(request.arrival.request_id, decision)
 
-    def _submit(self, request: _Request, now_s: float) -> Decision:
+    def _arrive(self, request: _Request, now_s: float) -> Decision:
+        placed = request.placed
+        if placed is not None and not request.lost:
+            return self._submit(request, placed, now_s)
+        if placed is not None:
+            self._entries.refused(request.arrival.spec.entry_site, placed, now_s)
+            request.silent = (*request.silent, placed.site)
+        return self._place(request, now_s)
+
+    def _submit(self, request: _Request, placement: Placement, now_s: float) -> Decision:
         """A placed request is at its site: SLOMax decides."""
-        spec, placement = request.arrival.spec, request.placement
+        spec = request.arrival.spec
         self._entries.arrived(placement, now_s)
         site = self._sites[placement.site]
         entry = entry_of(

@@ -7,6 +7,7 @@ import msgspec
 
 from lab.sim.api import Arrival
 from lab.traces.model import Trace, TraceRequest
+from tokenfleet.contracts.policy import Tenant
 from tokenfleet.contracts.requests import RequestSpec
 
 BATCH_TASK, BATCH_TIER = "batch", "flex"
@@ -72,7 +73,13 @@ class TraceWorkload:
             )
 
 
-def arrival(submission: Submission, model: str, block_size: int, excluded: Sequence[str]) -> Arrival:
+def arrival(
+    submission: Submission,
+    model: str,
+    block_size: int,
+    excluded: Sequence[str],
+    tenant: Tenant | None = None,
+) -> Arrival:
     """What the router sees of a submission.
 
     Args:
@@ -80,6 +87,7 @@ def arrival(submission: Submission, model: str, block_size: int, excluded: Seque
         model: what it asks for.
         block_size: tokens per block of the engines.
         excluded: instances it may not use.
+        tenant: whose limits it carries, as ingress writes them down; None: it has none.
     """
     request = submission.request
     blocks = prompt_blocks(request, block_size)
@@ -108,6 +116,8 @@ def arrival(submission: Submission, model: str, block_size: int, excluded: Seque
         service_tier=BATCH_TIER if batch_line else None,
         deadline_ns=deadline_ns,
         due_ns=deadline_ns if batch_line and request.deadline_s is not None else 0,
+        sites=tenant.sites if tenant else None,
+        regions=tenant.regions if tenant else None,
         excluded_instances=tuple(excluded),
     )
     return Arrival(submission.request_id, submission.arrival_s, submission.tenant, spec, blocks)
