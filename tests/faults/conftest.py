@@ -5,5 +5,11 @@ import os
 collect_ignore = (
     []
     if os.environ.get("TOKENFLEET_TEST_FAULTS")
-    else ["test_lost_requests.py", "test_site_residency.py", "test_site_spill.py", "test_sites.py"]
+    else [
+        "test_lost_requests.py",
+        "test_site_residency.py",
+        "test_site_spill.py",
+        "test_site_topology.py",
+        "test_sites.py",
+    ]
 )
