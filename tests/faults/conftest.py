@@ -2,9 +2,10 @@
 
 import os
 
+asked = os.environ.get("TOKENFLEET_TEST_FAULTS")
 collect_ignore = (
     []
-    if os.environ.get("TOKENFLEET_TEST_FAULTS")
+    if asked
     else [
         "test_lost_requests.py",
         "test_site_residency.py",
@@ -13,3 +14,5 @@ collect_ignore = (
         "test_sites.py",
     ]
 )
+if not asked and not os.environ.get("TOKENFLEET_TEST_LEDGER_FAULTS"):
+    collect_ignore.append("test_ledger_faults.py")
