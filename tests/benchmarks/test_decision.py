@@ -5,14 +5,13 @@ an idle one). Every decision is for another prompt, and the P99 over them stands
 `extra_info`, beside what it should be at most, the P99 by the wall clock and the machine's load.
 """
 
-import os
 import random
 import time
 from collections.abc import Iterator
 from itertools import count
 
-import numpy as np
 import pytest
+from benchmarks.decisions import decide_all
 from fleets import POOL, record, request, state
 
 from slomax.policy.classify import entry_of
@@ -26,7 +25,7 @@ from tokenpilot.policy.roster import roster_of
 
 SIZES = {8: 1.0, 64: 1.0, 1_000: 5.0}
 """Instances, and milliseconds that a decision among them may take (P99)."""
-DECISIONS = 500
+
 BLOCK_TOKENS, PROMPT_BLOCKS = 64, 200
 SYSTEM_PROMPT_BLOCKS, TURN_BLOCKS = 50, 10
 CONVERSATIONS = 40
@@ -40,6 +39,7 @@ class Site:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.bar = f"{size:,} instances", SIZES[size]
         self.pilot, self.fleet, self.index = Pilot(), FleetView(), PrefixIndex()
         self.now_s = 0.0
         self._rng = rng = random.Random(size)
@@ -79,31 +79,6 @@ def site(request: pytest.FixtureRequest) -> Site:
     return Site(request.param)
 
 
-def decide_all(benchmark, who: str, size: int, one_more, decision) -> None:
-    """Measure `DECISIONS` decisions, each on the arguments that `one_more` makes untimed."""
-    wall_s: list[float] = []
-
-    def timed(*args):
-        start_s = time.perf_counter()
-        decision(*args)
-        wall_s.append(time.perf_counter() - start_s)
-
-    benchmark.pedantic(timed, setup=one_more, rounds=DECISIONS, warmup_rounds=20)
-    if benchmark.disabled:
-        return
-    p99_ms, wall_p99_ms = (
-        float(np.quantile(seconds, 0.99)) * 1e3
-        for seconds in (benchmark.stats.stats.data, wall_s[-DECISIONS:])
-    )
-    benchmark.extra_info |= {
-        "p99_ms": p99_ms,
-        "p99_at_most_ms": SIZES[size],
-        "wall_p99_ms": wall_p99_ms,
-        "load_average": os.getloadavg()[0],
-    }
-    benchmark.stats.group = f"{who}, {size:,} instances: P99 {p99_ms:.2f} ms, at most {SIZES[size]:g} ms"
-
-
 @pytest.mark.benchmark(timer=time.process_time)
 def test_choosing_an_instance(benchmark, site: Site):
     numbers, prompts = count(), site.prompts()
@@ -130,7 +105,7 @@ def test_choosing_an_instance(benchmark, site: Site):
             wall_s=site.now_s,
         )
 
-    decide_all(benchmark, "TokenPilot", site.size, one_more, choose)
+    decide_all(benchmark, "TokenPilot", *site.bar, one_more, choose)
 
     decision = choose("last", request(PROMPT_BLOCKS * BLOCK_TOKENS), next(prompts))
     assert decision is not None and decision.choice.considered == site.size
@@ -149,7 +124,7 @@ def test_admitting_a_request(benchmark, site: Site):
         admission.ended("r", 0.1, completed=False, output_tokens=0, client_left=True)
         return verdict
 
-    decide_all(benchmark, "SLOMax", site.size, None, admit)
+    decide_all(benchmark, "SLOMax", *site.bar, None, admit)
 
     admit()
     assert len(admission) == 0
@@ -165,6 +140,6 @@ def test_finding_out_anew_who_is_ready(benchmark, site: Site):
     def find_out():
         return roster_of(fleet.ready(POOL, next(times_s)), load)
 
-    decide_all(benchmark, "Ready instances", site.size, None, find_out)
+    decide_all(benchmark, "Ready instances", *site.bar, None, find_out)
 
     assert len(find_out().names) == site.size

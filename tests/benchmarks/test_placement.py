@@ -7,14 +7,13 @@ says little on a machine that others use. Every decision is for another prompt; 
 name and in `extra_info`.
 """
 
-import os
 import random
 import time
 from collections.abc import Iterator
 from itertools import count
 
-import numpy as np
 import pytest
+from benchmarks.decisions import DECISIONS, decide_all
 from fleets import record, state
 from unit.fleetmind.worlds import TENANT, capacity, granted, request, summary
 
@@ -27,7 +26,7 @@ SITES = 50
 SIZES = (4, 32)
 """Instances of each site; a summary tells of 32 at most."""
 P99_AT_MOST_MS = 1.0
-DECISIONS, AT_ONCE_S = 500, 0.01
+AT_ONCE_S = 0.01
 BLOCKS, SYSTEM_BLOCKS, TURN_BLOCKS = 800, 200, 40
 CONVERSATIONS = 400
 """Prompts of 12,800 tokens in blocks of 16; a quarter is a system prompt that all instances hold."""
@@ -38,6 +37,7 @@ class World:
 
     def __init__(self, instances: int) -> None:
         self.instances = instances
+        self.name = f"{SITES} sites of {instances}"
         self._rng = rng = random.Random(instances)
         self._system = [rng.getrandbits(63) for _ in range(SYSTEM_BLOCKS)]
         turns = BLOCKS - SYSTEM_BLOCKS
@@ -105,30 +105,6 @@ def arrival(request_id: str, blocks: tuple[int, ...], entry: str) -> Arrival:
     return Arrival(request_id, 0.0, "t", spec, blocks)
 
 
-def measure(benchmark, who: str, world: World, one_more, decide) -> None:
-    wall_s: list[float] = []
-
-    def timed(*args):
-        start_s = time.perf_counter()
-        decide(*args)
-        wall_s.append(time.perf_counter() - start_s)
-
-    benchmark.pedantic(timed, setup=one_more, rounds=DECISIONS, warmup_rounds=20)
-    if benchmark.disabled:
-        return
-    p99_ms, wall_p99_ms = (
-        float(np.quantile(seconds, 0.99)) * 1e3
-        for seconds in (benchmark.stats.stats.data, wall_s[-DECISIONS:])
-    )
-    benchmark.extra_info |= {
-        "p99_ms": p99_ms,
-        "p99_at_most_ms": P99_AT_MOST_MS,
-        "wall_p99_ms": wall_p99_ms,
-        "load_average": os.getloadavg()[0],
-    }
-    benchmark.stats.group = f"{who}, {SITES} sites of {world.instances}: P99 {p99_ms:.2f} ms"
-
-
 @pytest.mark.benchmark(timer=time.process_time)
 def test_choosing_a_site(benchmark, world: World):
     placer, numbers, prompts = fleetmind(world), count(), world.prompts()
@@ -141,7 +117,7 @@ def test_choosing_a_site(benchmark, world: World):
     def place(request_id, blocks, now_s):
         return placer.place(spec, request_id, TENANT, blocks, Fleet(), now_s)
 
-    measure(benchmark, f"FleetMind (at most {P99_AT_MOST_MS:g} ms)", world, one_more, place)
+    decide_all(benchmark, "FleetMind", world.name, P99_AT_MOST_MS, one_more, place)
 
     choice = place("last", next(prompts), AT_ONCE_S)
     assert isinstance(choice, Placement) and choice.site != placer.site and choice.leases
@@ -158,7 +134,7 @@ def test_the_same_by_skywalkers_rule(benchmark, world: World):
             router.ended(f"r{number - 1}", router.requests[f"r{number - 1}"].instance, 1, 0.0)
         return (arrival(f"r{number}", next(prompts), entry),), {}
 
-    measure(benchmark, "SkyWalker", world, one_more, lambda asked: router.decide(asked, 0.0))
+    decide_all(benchmark, "SkyWalker", world.name, None, one_more, lambda asked: router.decide(asked, 0.0))
 
     chosen = router.decide(arrival("last", next(prompts), entry), 0.0)
     assert isinstance(chosen, Route) and not chosen.instance.startswith(entry)

@@ -3,7 +3,8 @@
     cost = round trips + transfer + wait + (1 + WORK_PRICE) * uncached prefill
          + MISS_PRICE_S * expected misses + price * uncached prefill
 
-at the instance of the pool where that is least. Waits and misses are what the site's own deciders predicted when the summary
+at the instance of the pool where that is least; a pool that is sought after by those who may use few others has a price, too
+(`policy/demand.py`). Waits and misses are what the site's own deciders predicted when the summary
 was made; the wait has fallen since by the time that passed, and risen by what was placed there from here.
 """
 

@@ -8,14 +8,6 @@ from tokenfleet.contracts.policy import Tenant
 from tokenfleet.contracts.requests import RequestSpec
 from tokenfleet.residency import refusal
 
-UNKNOWN_TO_TENANTS = (
-    "tenant_unknown",
-    "model_not_permitted",
-    "site_not_permitted",
-    "region_unknown",
-    "region_not_permitted",
-)
-"""Refusals that are about who asks: to others the pool may be there."""
 RESIDENCY = ("site_not_permitted", "region_unknown", "region_not_permitted")
 
 

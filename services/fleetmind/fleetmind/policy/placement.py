@@ -7,7 +7,7 @@ not all find the same emptiest one. Why this form: docs/adr/0015-placement-acros
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleetmind.policy.backoff import Backoff
@@ -253,14 +253,8 @@ def _without(pools: Sequence[Pool], kept: Sequence[Pool], reason: str) -> list[I
 
 def _share_out(pools: Sequence[Pool], out: Sequence[Ineligible], request_id: str, reason: str) -> Placement:
     """By ready instances, where nothing else is known of the pools."""
-    ready: Mapping[tuple[str, str], int] = {(pool.site, pool.name): pool.capacity.ready for pool in pools}
-    draw = _draw(request_id, "share") * sum(ready.values())
-    chosen = min(ready)
-    for key in sorted(ready):
-        chosen = key
-        draw -= ready[key]
-        if draw < 0:
-            break
+    ready: dict[tuple[str, str], float] = {(pool.site, pool.name): pool.capacity.ready for pool in pools}
+    chosen = drawn(ready, _draw(request_id, "share")) or min(ready)
     return Placement(*chosen, reason, out=out)
 
 

@@ -5,9 +5,11 @@ Times are monotonic wall seconds.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tokenfleet.contracts.policy import Rollout
 
+Key = TypeVar("Key", str, tuple[str, str])
 FIRST_SHARE = 0.05
 """Of its weight, what a version that has just appeared begins with."""
 WINDOW = 200
@@ -99,20 +101,20 @@ class Versions:
                 del self._rolled_back[version]
 
 
-def drawn(weights: Mapping[str, float], draw: float) -> str | None:
-    """One of the versions, by weight; the same draw gives the same one while weights stay. None: none weighs anything.
+def drawn(weights: Mapping[Key, float], draw: float) -> Key | None:
+    """One of some, by weight; the same draw gives the same one while weights stay. None: none weighs anything.
 
     Args:
-        weights: by version.
+        weights: of each.
         draw: uniform in [0, 1).
     """
     left = draw * sum(weights.values())
     chosen = None
-    for version in sorted(weights):
-        if weights[version] <= 0:
+    for key in sorted(weights):
+        if weights[key] <= 0:
             continue
-        chosen = version
-        left -= weights[version]
+        chosen = key
+        left -= weights[key]
         if left < 0:
             break
     return chosen

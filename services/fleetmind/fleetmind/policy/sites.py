@@ -59,6 +59,8 @@ class SiteView:
 
     def __init__(self, time_scale: float = 1.0) -> None:
         self._pools: dict[tuple[str, str], Pool] = {}
+        self._of_model: dict[str, list[Pool]] = {}
+        """Asked for with every request; made anew when a pool comes or goes."""
         self._scale = time_scale
 
     def __len__(self) -> int:
@@ -69,10 +71,12 @@ class SiteView:
         key = (capacity.site, capacity.pool)
         if not capacity.instances:
             self._pools.pop(key, None)
+            self._of_model.clear()
         elif key in self._pools:
             self._pools[key].capacity, self._pools[key].heard_s = capacity, now_s
         else:
             self._pools[key] = Pool(capacity, now_s)
+            self._of_model.clear()
 
     def summarised(self, summary: SiteSummary, now_s: float) -> None:
         """A pool's load arrived; of a pool whose capacity is not known it says nothing.
@@ -93,9 +97,14 @@ class SiteView:
     def get(self, site: str, pool: str) -> Pool | None:
         return self._pools.get((site, pool))
 
-    def of_model(self, model: str) -> list[Pool]:
+    def of_model(self, model: str) -> Sequence[Pool]:
         """Every pool of a model, in a stable order."""
-        return [self._pools[key] for key in sorted(self._pools) if self._pools[key].capacity.model == model]
+        if model not in self._of_model:
+            keys = sorted(key for key, pool in self._pools.items() if pool.capacity.model == model)
+            if not keys:
+                return ()
+            self._of_model[model] = [self._pools[key] for key in keys]
+        return self._of_model[model]
 
     def backlog_now_s(self, pool: Pool, now_s: float) -> Floats:
         """Until each instance's prefills are done, engine seconds from now."""
