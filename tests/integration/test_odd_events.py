@@ -121,10 +121,11 @@ async def test_an_event_an_hour_late_is_booked_to_when_its_request_was(books: Bo
 
 
 async def test_an_event_for_a_day_that_was_thought_over_goes_to_the_end_of_that_days_chain(books: Books):
-    yesterday_ns = time.time_ns() // DAY_NS * DAY_NS - HOUR_NS
+    # Two days ago: the hour-late event above may be yesterday's.
+    that_day_ns = time.time_ns() // DAY_NS * DAY_NS - DAY_NS - HOUR_NS
 
     def on_that_day(request_id: str, after_s: int) -> dict[str, Any]:
-        submitted_ns = yesterday_ns + after_s * 10**9
+        submitted_ns = that_day_ns + after_s * 10**9
         return event(request_id, submitted_ns=submitted_ns, time_ns=submitted_ns + 10**9)
 
     await books.store(on_that_day("in-time", 60), event("today"))
