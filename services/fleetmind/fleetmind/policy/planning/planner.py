@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fleetmind.policy.planning.model import Demand, FleetPlan, PoolNow, SiteLimits
+from fleetmind.policy.planning.hysteresis import HOLD_S, Steadying
+from fleetmind.policy.planning.model import Demand, FleetPlan, PoolNow, PoolPlan, SiteLimits, Unserved
+from fleetmind.policy.planning.program import Counts, Program
+from fleetmind.policy.planning.reasons import Reasons
+from fleetmind.policy.planning.replicas import NOTHING, whole_replicas
 
 PLAN_EVERY_S = 60.0
 
@@ -21,11 +25,12 @@ class Planner:
     """Makes one plan after the other.
 
     Args:
-        hold_s: replicas go only when no plan of this time has wanted them.
+        hold_s: replicas go only when no plan of this time has wanted them, or of the time up to their horizon if that is longer.
     """
 
-    def __init__(self, hold_s: float = 600.0) -> None:
+    def __init__(self, hold_s: float = HOLD_S) -> None:
         self._hold_s = hold_s
+        self._steadying = Steadying()
 
     def plan(
         self,
@@ -44,4 +49,55 @@ class Planner:
             round_trips_s: by entry and site; one that is not known counts as far.
             now_s: monotonic, wall seconds.
         """
-        raise NotImplementedError
+        demands = [demand for demand in demands if demand.work > NOTHING]
+        program = Program(pools, limits, demands, round_trips_s)
+        by_itself = whole_replicas(program)
+        wanted = self._steadied(program, by_itself, now_s)
+        solution = program.solve(wanted, wanted)
+        reasons = Reasons(program, solution, by_itself, wanted)
+        return FleetPlan(
+            pools=tuple(
+                PoolPlan(
+                    site=pool.site,
+                    pool=pool.pool,
+                    model=pool.model,
+                    running=pool.running,
+                    wanted=int(wanted[place]),
+                    prewarm=max(0, int(wanted[place]) - pool.running),
+                    work=reasons.served[place],
+                    bears=pool.bears * int(wanted[place]),
+                    reason=reasons.of_pool(place),
+                )
+                for place, pool in enumerate(pools)
+            ),
+            unserved=tuple(
+                Unserved(
+                    entry_site=demand.entry_site,
+                    model=demand.model,
+                    work=float(solution.unserved[number]),
+                    reason=reasons.of_unserved(number),
+                )
+                for number, demand in enumerate(demands)
+                if solution.unserved[number] > NOTHING
+            ),
+        )
+
+    def _steadied(self, program: Program, by_itself: Counts, now_s: float) -> Counts:
+        """Holds what is not wanted any more, as far as what is wanted leaves room for it."""
+        self._steadying.keep({(pool.site, pool.pool) for pool in program.pools})
+        held = by_itself.copy()
+        for place, pool in enumerate(program.pools):
+            goal = self._steadying.steadied(
+                (pool.site, pool.pool),
+                pool.running,
+                int(by_itself[place]),
+                max(self._hold_s, horizon_s([pool])),
+                now_s,
+            )
+            most = goal if pool.maximum is None else min(goal, pool.maximum)
+            while held[place] < most:
+                held[place] += 1
+                if not program.fits(held):
+                    held[place] -= 1
+                    break
+        return held
