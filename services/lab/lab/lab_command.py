@@ -10,6 +10,7 @@ from rich.console import Console
 
 from lab.bars.command import bars
 from lab.parameters import Finite
+from lab.planning.command import plan
 from lab.residency.command import residency
 from lab.results.command import report
 from lab.results.compact import encode
@@ -29,6 +30,7 @@ def lab() -> None:
 
 
 lab.add_command(bars)
+lab.add_command(plan)
 lab.add_command(report)
 lab.add_command(residency)
 lab.add_command(trust)
