@@ -50,6 +50,8 @@ class Planner:
             now_s: monotonic, wall seconds.
         """
         demands = [demand for demand in demands if demand.work > NOTHING]
+        if not pools and not demands:
+            return FleetPlan(pools=())
         program = Program(pools, limits, demands, round_trips_s)
         by_itself = whole_replicas(program)
         wanted = self._steadied(program, by_itself, now_s)

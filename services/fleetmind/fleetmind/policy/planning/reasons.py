@@ -46,10 +46,10 @@ class Reasons:
         held = wanted - int(self._by_itself[place])
         if held > 0:
             said.append(f"{held} of them only held, until they have not been wanted for a while")
-        elif 0 < wanted <= pool.minimum and pool.bears * (wanted - 1) >= self.served[place]:
-            said.append(f"{pool.minimum} is its minimum")
         elif wanted < pool.minimum:
             said.append(f"its minimum is {pool.minimum}, {self._bound(place)}")
+        elif 0 < wanted == pool.minimum and pool.bears * (wanted - 1) >= self.served[place]:
+            said.append(f"{pool.minimum} is its minimum")
         return "; ".join(said)
 
     def of_unserved(self, number: int) -> str:
