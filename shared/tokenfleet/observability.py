@@ -1,18 +1,14 @@
-"""Logs, metrics and traces, set up once per process.
+"""Metrics and traces, set up once per process.
 
-Logs are JSON lines on standard error, each with the service and, where there is one, the request id. Metrics
-are OpenTelemetry instruments read by Prometheus (`/metrics`) and, when `OTEL_EXPORTER_OTLP_ENDPOINT` is set,
+Metrics are OpenTelemetry instruments read by Prometheus (`/metrics`) and, when `OTEL_EXPORTER_OTLP_ENDPOINT` is set,
 pushed by OTLP. Traces are recorded only when that is set; their context crosses NATS and HTTP in
 `traceparent` headers.
 """
 
 import contextlib
-import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 
-import structlog
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
@@ -100,21 +96,3 @@ class Observability:
         if self._tracer_provider:
             self._tracer_provider.shutdown()
         self._meter_provider.shutdown()
-
-
-def configure_logging(service: str, level: str) -> None:
-    """JSON lines on standard error. Never log prompts, answers or keys."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    structlog.contextvars.bind_contextvars(service=service)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")

@@ -16,7 +16,8 @@ from tokenfleet.blocks import BlockHasher
 from tokenfleet.bus import Bus
 from tokenfleet.clock import Clock, SystemClock
 from tokenfleet.errors import TokenFleetError
-from tokenfleet.observability import Observability, configure_logging
+from tokenfleet.logs import configure_logging
+from tokenfleet.observability import Observability
 from tokenfleet.settings import DEVELOPMENT_BLOCK_SECRET, Settings, load
 
 if TYPE_CHECKING:

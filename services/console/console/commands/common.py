@@ -1,7 +1,6 @@
 """What several commands share."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-import structlog
 from rich.console import Console
 
 from console.operator import operator_bus
 from tokenfleet.bus import Bus
+from tokenfleet.logs import quiet_logs
 from tokenfleet.running_stack import default_state_dir, operator_settings
 
 T = TypeVar("T")
@@ -45,11 +44,6 @@ def print_json(value: Any) -> None:
 def shown(value: Any) -> str:
     """One setting's value as in `KEY=VALUE`."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def quiet_logs() -> None:
-    """Shared modules log for services; a command says what went wrong in one message instead."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 @asynccontextmanager

@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
-from console.commands.common import quiet_logs, state_dir_option
+from console.commands.common import state_dir_option
 from console.options import DEFAULT_MODEL, DEFAULT_PROFILE, ModelShare, StackOptions, parse_model
 from console.sites.options import SitesOptions, parse_sites
 from console.sites.stack import SitesStack
 from console.stack import Progress, Stack
+from tokenfleet.logs import quiet_logs
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

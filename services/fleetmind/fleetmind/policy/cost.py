@@ -15,13 +15,10 @@ import numpy as np
 
 from fleetmind.policy.sites import Pool, SiteView
 from tokenfleet.load.prefixes import Told, told_blocks
+from tokenfleet.load.prices import MISS_PRICE_S, WORK_PRICE
 from tokenfleet.load.summary import at_length, own_prefill_s, pool_load
 from tokenfleet.load.table import Floats
 
-MISS_PRICE_S = 3.0
-"""As TokenPilot weighs it when it chooses the instance (policy/cost.py there)."""
-WORK_PRICE = 0.4
-"""Likewise: prefill that a cache hit saves is capacity for others."""
 ROUND_TRIPS = 2.0
 """A diverted request takes one to be decided on there, and one for its prompt and first token."""
 BEFORE_ENGINE = 0.75

@@ -100,6 +100,11 @@ def no_place(request: RequestSpec, out: Sequence[Ineligible]) -> NoPlace:
 _RETRY = {429: 1.0, 503: 1.0}
 
 _ANSWERS = (
+    (
+        "no_version_ready",
+        503,
+        "No version of {request.model} that takes requests is ready at any permitted site.",
+    ),
     ("context_too_long", 400, "The prompt has {request.input_tokens} tokens: too long for {wanted} here."),
     ("adapter_missing", 404, "No ready instance of {wanted} has the adapter {request.adapter}."),
     ("no_ready_instance", 503, "No instance of {wanted} is ready at any permitted site."),

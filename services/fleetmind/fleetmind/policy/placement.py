@@ -93,21 +93,9 @@ class Placer:
             now_s: monotonic wall seconds.
             avoid: sites that did not answer it before, used only where there is no other.
         """
-        rollout = fleet.rollouts.get(request.model)
-        pools = self.sites.of_model(request.model)
-        versions = self.versions[request.model]
-        versions.ready({pool.capacity.version for pool in pools if pool.capacity.ready}, now_s)
-        drained = rollout.drained if rollout else ()
-        eligible, out = sift(request, tenant, pools, drained, now_s)
+        eligible, out = self._eligible(request, request_id, tenant, fleet, now_s)
         if not eligible:
             return self._doubted(request, out) or no_place(request, out)
-        if rollout is not None and request.version is None:
-            drawn_of = self._of_version(eligible, versions, rollout, request_id, now_s)
-            out += _without(eligible, drawn_of, "another_version_drawn")
-            eligible = drawn_of
-            if not eligible:
-                message = f"No version of {request.model} that takes requests is ready at any permitted site."
-                return NoPlace(503, "no_version_ready", message, 1.0, out)
         answering = [pool for pool in eligible if pool.site not in avoid] or eligible
         out += _without(eligible, answering, "did_not_answer")
         local = [pool for pool in answering if pool.site == self.site]
@@ -115,20 +103,7 @@ class Placer:
         if not told or (local and not any(pool.site == self.site for pool in told)):
             return _share_out(local or answering, out, request_id, "local" if local else "load_unknown")
         out += _without(answering, told, "load_unknown")
-        sought = self._demand.beyond(told, now_s)
-        estimates = estimate(
-            told,
-            self.sites,
-            {pool.site: self.way(pool.site, fleet) for pool in told if pool.site != self.site},
-            [
-                fleet.prices.get(pool.site, 0.0) + SOUGHT_PRICE * one
-                for pool, one in zip(told, sought, strict=True)
-            ],
-            request.input_tokens,
-            request.block_size_tokens,
-            blocks,
-            now_s,
-        )
+        estimates = self._estimates(told, request, blocks, fleet, now_s)
         if not estimates:
             return _share_out(local or told, out, request_id, "load_unknown")
         self._demand.seen(told, min(one.work_s for one in estimates), now_s)
@@ -152,6 +127,40 @@ class Placer:
         wanted_s = self._wanted_s.get((site, pool), 0.0)
         self._wanted_s[site, pool] = FORGOTTEN * wanted_s
         return wanted_s
+
+    def _eligible(
+        self, request: RequestSpec, request_id: str, tenant: Tenant | None, fleet: Fleet, now_s: float
+    ) -> tuple[list[Pool], list[Ineligible]]:
+        """Pools that may serve it, of the one version that is drawn for it where versions have weights; and the others."""
+        rollout = fleet.rollouts.get(request.model)
+        pools = self.sites.of_model(request.model)
+        versions = self.versions[request.model]
+        versions.ready({pool.capacity.version for pool in pools if pool.capacity.ready}, now_s)
+        drained = rollout.drained if rollout else ()
+        eligible, out = sift(request, tenant, pools, drained, now_s)
+        if not eligible or rollout is None or request.version is not None:
+            return eligible, out
+        drawn_of = self._of_version(eligible, versions, rollout, request_id, now_s)
+        reason = "another_version_drawn" if drawn_of else "no_version_ready"
+        return drawn_of, [*out, *_without(eligible, drawn_of, reason)]
+
+    def _estimates(
+        self, told: Sequence[Pool], request: RequestSpec, blocks: Sequence[int], fleet: Fleet, now_s: float
+    ) -> list[Estimate]:
+        sought = self._demand.beyond(told, now_s)
+        return estimate(
+            told,
+            self.sites,
+            {pool.site: self.way(pool.site, fleet) for pool in told if pool.site != self.site},
+            [
+                fleet.prices.get(pool.site, 0.0) + SOUGHT_PRICE * one
+                for pool, one in zip(told, sought, strict=True)
+            ],
+            request.input_tokens,
+            request.block_size_tokens,
+            blocks,
+            now_s,
+        )
 
     def _of_version(
         self, pools: Sequence[Pool], versions: Versions, rollout: Rollout, request_id: str, now_s: float

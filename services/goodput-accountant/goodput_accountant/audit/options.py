@@ -1,6 +1,5 @@
 """What the audit commands share: their options, how they reach the ledger, and how they show what they do."""
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -9,13 +8,13 @@ from typing import Any
 
 import asyncpg
 import click
-import structlog
 from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from tokenfleet.bus import Bus
 from tokenfleet.errors import ConfigurationError, UnavailableError
+from tokenfleet.logs import quiet_logs
 from tokenfleet.running_stack import default_state_dir, operator_settings, running_record
 from tokenfleet.settings import Settings, load
 from tokenfleet.time_options import Moment
@@ -108,11 +107,6 @@ async def operator_bus(state_dir: Path) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.drain()
-
-
-def quiet_logs() -> None:
-    """Shared modules log for services; a command says what went wrong in one message instead."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def output() -> Console:

@@ -15,11 +15,11 @@ from goodput_accountant.audit.options import (
     moment,
     operator_bus,
     output,
-    quiet_logs,
     state_dir_option,
 )
 from goodput_accountant.audit.trace import Booked, Found, Story, events_for, events_in_files, rows_of, story
 from tokenfleet.errors import TokenFleetError, UnavailableError
+from tokenfleet.logs import quiet_logs
 from tokenfleet.recorded import Recorded
 from tokenfleet.running_stack import operator_settings
 from tokenfleet.time_options import Duration

@@ -18,7 +18,6 @@ from goodput_accountant.audit.options import (
     moment,
     operator_bus,
     output,
-    quiet_logs,
     state_dir_option,
     to_option,
 )
@@ -26,6 +25,7 @@ from goodput_accountant.audit.verify import Verdict, Window, verify_files, verif
 from goodput_accountant.policy.chain_check import Break
 from goodput_accountant.policy.comparison import Difference
 from tokenfleet.errors import TokenFleetError
+from tokenfleet.logs import quiet_logs
 
 DIFFERENT = 1
 IMPOSSIBLE = 3

@@ -10,9 +10,10 @@ from typing import Any
 import click
 import msgspec
 
-from goodput_accountant.audit.options import check_order, from_option, quiet_logs, to_option
+from goodput_accountant.audit.options import check_order, from_option, to_option
 from tokenfleet.bus import Bus
 from tokenfleet.errors import TokenFleetError
+from tokenfleet.logs import quiet_logs
 from tokenfleet.running_stack import operator_settings
 from tokenfleet.time_options import Duration
 

@@ -1,14 +1,12 @@
 """`tokenfleet audit whatif`: what another policy or fleet would have made of a window of recorded traffic."""
 
 import asyncio
-import logging
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 import msgspec
-import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -20,6 +18,7 @@ from lab.whatif.source import read_files, read_streams
 from lab.whatif.table import changes, table, verdict
 from lab.whatif.whatif import Asked, what_if
 from tokenfleet.durations import duration_s
+from tokenfleet.logs import quiet_logs
 from tokenfleet.running_stack import default_state_dir, operator_settings
 from tokenfleet.time_options import Moment
 
@@ -166,8 +165,7 @@ def show(comparison: Comparison) -> None:
 
 
 def _read(window: Window, files: tuple[Path, ...], state_dir: Path) -> Recording:
-    # Shared modules log for services; a command says what went wrong in one message instead.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    quiet_logs()
     stderr = Console(stderr=True)
     bar = Progress(
         TextColumn("reading events"),

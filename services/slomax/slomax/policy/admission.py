@@ -16,6 +16,7 @@ from slomax.policy.entry import Entry
 from slomax.policy.prospects import START_WITHIN_S, Prospects
 from tokenfleet.contracts.requests import RequestSpec
 from tokenfleet.fleet_view import InstanceView
+from tokenfleet.load.prices import MISS_PRICE_S
 
 HARM_AT_ONCE = 0.1
 """The share of `misses_allowed` that a request may cause while it still has all of its slack."""
@@ -28,8 +29,6 @@ HOPELESS_SHARE, HOPELESS_S = 0.95, 2.0
 the objective counts as missed."""
 LEAST_WAIT_S = 0.25
 """A wait this short is never a reason to refuse, however little slack the prompt leaves."""
-MISS_PRICE_S = 3.0
-"""As TokenPilot weighs it when it chooses the instance (policy/cost.py there)."""
 
 
 @dataclass(frozen=True, slots=True)

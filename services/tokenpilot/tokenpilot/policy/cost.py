@@ -14,13 +14,10 @@ import numpy as np
 
 from tokenfleet.contracts.requests import Objective
 from tokenfleet.load import LoadView, OutputLengths, Predictions, outlook
+from tokenfleet.load.prices import MISS_PRICE_S, WORK_PRICE
 from tokenfleet.load.table import Floats, Ints
 from tokenpilot.policy.demand import Demand
 
-MISS_PRICE_S = 3.0
-"""Seconds of its own wait that a request gives to spare another one a miss."""
-WORK_PRICE = 0.4
-"""Prefill that a cache hit saves is capacity for others: worth this much beyond the time it saves the request."""
 EVICTION_PRICE = 1.0
 CACHE_MEMORY_S = 120.0
 """A cached block is used again with a chance that falls with its age, by a factor e in about this time: between
