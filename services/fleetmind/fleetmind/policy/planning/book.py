@@ -43,7 +43,9 @@ class AskedBook:
     """By site: the end of the latest interval told of, Unix time."""
 
     def add(self, message: Asked) -> None:
-        """A replica told of an interval; saying it again changes nothing."""
+        """A replica told of an interval; saying it again changes nothing. Of another length it cannot be added up."""
+        if message.interval_s != INTERVAL_S:
+            return
         start_s, site = message.interval_start_s, message.site
         self._open.setdefault((start_s, site), {})[message.replica] = message
         self._heard_s[site] = max(self._heard_s.get(site, 0.0), start_s + message.interval_s)
