@@ -17,10 +17,9 @@ def view(**instances: int) -> SiteView:
     return sites
 
 
-def policy(drained: tuple[str, ...] = (), **pools: PoolScaling) -> Policy:
-    named = {name.replace("_at_", "/"): scaling for name, scaling in pools.items()}
+def policy(pools: dict[str, PoolScaling], drained: tuple[str, ...] = ()) -> Policy:
     rollouts = {MODEL: Rollout(weights={"v2": 1.0}, drained=drained)}
-    return Policy(fleet=Fleet(rollouts=rollouts, scaling=Scaling(pools=named)))
+    return Policy(fleet=Fleet(rollouts=rollouts, scaling=Scaling(pools=pools)))
 
 
 def only(pools: list[PoolNow]) -> PoolNow:
@@ -37,7 +36,7 @@ def wanting(count: int) -> FleetPlan:
 
 def test_a_pool_is_what_runs_and_what_the_policy_says_of_it_where_it_is():
     given = policy(
-        **{POOL: PoolScaling(gpus=4, max=9), f"B_at_{POOL}": PoolScaling(gpus=8, min=1, warm_up_s=60.0)}
+        {POOL: PoolScaling(gpus=4, max=9), f"B/{POOL}": PoolScaling(gpus=8, min=1, warm_up_s=60.0)}
     )
     here, there = pools_now(view(A=3, B=2), ["A", "B"], given, Begun(), 0.0)
     assert (here.ready, here.gpus, here.maximum, here.minimum) == (3, 4, 9, 0)
@@ -45,12 +44,12 @@ def test_a_pool_is_what_runs_and_what_the_policy_says_of_it_where_it_is():
 
 
 def test_a_pool_without_replicas_is_planned_for_where_the_policy_names_it():
-    pool = only(pools_now(view(), ["A"], policy(**{f"A_at_{POOL}": PoolScaling(min=1)}), Begun(), 0.0))
+    pool = only(pools_now(view(), ["A"], policy({f"A/{POOL}": PoolScaling(min=1)}), Begun(), 0.0))
     assert (pool.pool, pool.model, pool.ready, pool.minimum) == (POOL, MODEL, 0, 1)
 
 
 def test_a_drained_version_is_to_go_whatever_its_minimum():
-    given = policy(("v1",), **{POOL: PoolScaling(min=2, max=5)})
+    given = policy({POOL: PoolScaling(min=2, max=5)}, ("v1",))
     pool = only(pools_now(view(A=3), ["A"], given, Begun(), 0.0))
     assert (pool.minimum, pool.maximum) == (0, 0)
 
@@ -64,7 +63,7 @@ def test_an_engine_that_is_silent_for_a_moment_still_counts_and_one_that_drains_
 
 
 def test_what_a_plan_began_is_warming_until_it_is_there_or_took_too_long():
-    begun, given = Begun(), policy(**{POOL: PoolScaling(warm_up_s=300.0)})
+    begun, given = Begun(), policy({POOL: PoolScaling(warm_up_s=300.0)})
     begun.wanted(wanting(4), 100.0)
     begun.wanted(wanting(4), 160.0)
     pool = only(pools_now(view(A=1), ["A"], given, begun, 160.0))
