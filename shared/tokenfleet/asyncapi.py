@@ -18,7 +18,8 @@ CHANNELS = (
     ),
     (f"{subjects.PREFIX}.{{site}}.goodput.{{pool}}", GoodputWindow, "What the ledger saw in a window."),
     (f"{subjects.PREFIX}.{{site}}.control.{{pool}}", Adjusted, "What SLOMax changed by itself, and why."),
-    (subjects.PLAN, Plan, "Where each model can run, and why."),
+    (f"{subjects.PREFIX}.{{site}}.plan", Plan, "Replicas that each pool should have, and why."),
+    (f"{subjects.PREFIX}.{{site}}.planned", Plan, "The same when it changes, kept in the FLEET stream."),
 )
 
 

@@ -19,7 +19,9 @@ Layout (`*` and `>` as NATS has them)::
     tf.v1.<site>.control.<pool>                        what SLOMax or FleetMind changed by itself, and why; kept in FLEET
     tf.v1.<site>.ledger.report|rows|lookup             request/reply: a report; its rows; which requests bear an id
     tf.v1.<site>.dead_letter                           events that the ledger cannot book, and why; kept in DEAD_LETTERS
-    tf.v1.fleet.plan                                   where each model can run, and why
+    tf.v1.<site>.asked                                 how much work entered there, once a minute; kept in FLEET
+    tf.v1.<site>.plan                                  replicas that each pool should have, and why, as planned there
+    tf.v1.<site>.planned                               the same, whenever it changes; kept in FLEET
 
 Names that users choose (models, versions, sites, instances) go through `token`, which is reversible.
 """
@@ -162,6 +164,21 @@ def control(site: str, pool: str) -> str:
     return f"{PREFIX}.{token(site)}.control.{token(pool)}"
 
 
+def asked(site: str) -> str:
+    """Where FleetMind says how much work requests asked for that entered there."""
+    return f"{PREFIX}.{token(site)}.asked"
+
+
+def plan(site: str) -> str:
+    """Where the FleetMind that plans says, again and again, how many replicas each pool should have."""
+    return f"{PREFIX}.{token(site)}.plan"
+
+
+def planned(site: str) -> str:
+    """The same when it has changed, for the record."""
+    return f"{PREFIX}.{token(site)}.planned"
+
+
 def ledger_report(site: str) -> str:
     return f"{PREFIX}.{token(site)}.ledger.report"
 
@@ -178,7 +195,8 @@ def dead_letter(site: str) -> str:
     return f"{PREFIX}.{token(site)}.dead_letter"
 
 
-PLAN = f"{PREFIX}.fleet.plan"
+ALL_ASKED = f"{PREFIX}.*.asked"
+ALL_PLANS = f"{PREFIX}.*.plan"
 ALL_REGISTRIES = f"{PREFIX}.*.registry"
 ALL_CAPACITY = f"{PREFIX}.*.capacity.*"
 ALL_SUMMARIES = f"{PREFIX}.*.summary.*"
@@ -202,7 +220,7 @@ def requests_stream(site: str) -> tuple[str, ...]:
 def fleet_stream(site: str) -> tuple[str, ...]:
     """What a site's FLEET stream takes."""
     own = f"{PREFIX}.{token(site)}"
-    return (f"{own}.history.*", f"{own}.control.*", f"{own}.situation", PLAN)
+    return (f"{own}.history.*", f"{own}.control.*", f"{own}.situation", f"{own}.asked", f"{own}.planned")
 
 
 def domain(site: str) -> str:

@@ -43,7 +43,8 @@ def test_the_control_plane_document_names_its_channels():
         "tf.v1.{site}.history.{pool}",
         "tf.v1.{site}.goodput.{pool}",
         "tf.v1.{site}.control.{pool}",
-        "tf.v1.fleet.plan",
+        "tf.v1.{site}.plan",
+        "tf.v1.{site}.planned",
     }
     assert document["asyncapi"].startswith("3.")
 

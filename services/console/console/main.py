@@ -16,6 +16,7 @@ OWN_COMMANDS = {
     "explain": "console.commands.explain:explain_command",
     "links": "console.commands.links:links",
     "queue": "console.commands.queue:queue",
+    "plan": "console.commands.plan:plan",
     "tenant": "console.commands.tenant:tenant",
     "audit": "console.commands.audit:audit",
     "policy": "console.commands.policy:policy",
@@ -37,6 +38,7 @@ Examples:
   tokenfleet explain REQUEST_ID              why it went where it went
   tokenfleet policy set routing=round_robin  change the fleet while it runs
   tokenfleet queue                           what waits, and for whom
+  tokenfleet plan                            how many replicas each pool should have, and why
 """,
 )
 @click.version_option(package_name="tokenfleet-console", prog_name="tokenfleet")

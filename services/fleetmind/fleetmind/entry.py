@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fleetmind.asking import Asking
 from fleetmind.policy.eligibility import NoPlace
 from fleetmind.policy.placement import Placement, Placer
 from fleetmind.policy.weighing import weighed
@@ -36,7 +37,12 @@ class Entry:
     """One replica's requests."""
 
     def __init__(
-        self, service: Service[Settings], placer: Placer, policy: LivePolicy, tenants: LiveTenants
+        self,
+        service: Service[Settings],
+        placer: Placer,
+        policy: LivePolicy,
+        tenants: LiveTenants,
+        asking: Asking,
     ) -> None:
         self._service = service
         self._bus = service.bus
@@ -46,6 +52,7 @@ class Entry:
         self._placer = placer
         self._policy = policy
         self._tenants = tenants
+        self._asking = asking
         self._known: dict[str, _Known] = {}
 
     async def start(self) -> None:
@@ -135,15 +142,17 @@ class Entry:
                 # Ingress asks again: nobody there has answered.
                 silent = (*silent, placed.site)
                 self._placer.backoffs[placed.site, placed.pool].bad(now_s)
+        tenant = self._tenants.by_name.get(event.tenant)
         choice = self._placer.place(
             event.request,
             event.request_id,
-            self._tenants.by_name.get(event.tenant),
+            tenant,
             unpack(event.request.blocks),
             self._policy.current.fleet,
             now_s,
             avoid=silent,
         )
+        self._asking.decided(event, tenant, choice)
         if isinstance(choice, Placement):
             self._known[event.request_id] = _Known(event.attempt, choice, now_s, silent)
         return choice

@@ -1,22 +1,23 @@
 """FleetMind: decides which site and pool serve a request. Any replica may answer: placing needs no lease.
 
-What the site's instances can take is granted to other entries by one replica, the one that holds the pool's lease.
+What the site's instances can take is granted to other entries by one replica, the one that holds the pool's lease; another
+lease says which one plans how many replicas there should be.
 """
 
+from fleetmind.asking import Asking
 from fleetmind.entry import Entry
 from fleetmind.grants import Grants
+from fleetmind.planner import Planning
 from fleetmind.policy.leases import ASK_EVERY_S
 from fleetmind.policy.placement import Placer
 from tokenfleet import subjects
 from tokenfleet.bus import Delivery
-from tokenfleet.contracts.control import Capacity, GoodputWindow, Plan
+from tokenfleet.contracts.control import Capacity, GoodputWindow
 from tokenfleet.contracts.sites import SiteSummary
 from tokenfleet.lease import RENEW_S
 from tokenfleet.live import LivePolicy, LiveTenants
 from tokenfleet.service import Service, run_service
 from tokenfleet.settings import Settings
-
-PLAN_EVERY_S = 10.0
 
 
 class FleetMind:
@@ -31,7 +32,9 @@ class FleetMind:
         self._tenants = LiveTenants()
         self._placer = Placer(self._site, self._clock.time_scale)
         self._grants = Grants(service, self._placer.sites, self._policy)
-        self._entry = Entry(service, self._placer, self._policy, self._tenants)
+        self._asking = Asking(service, self._placer)
+        self._entry = Entry(service, self._placer, self._policy, self._tenants, self._asking)
+        self._planning = Planning(service, self._placer, self._policy)
 
     async def start(self) -> None:
         service, bus = self._service, self._bus
@@ -44,6 +47,7 @@ class FleetMind:
         @broker.subscriber(subjects.goodputs(self._site))
         async def goodput(window: GoodputWindow) -> None:
             self._grants.goodput(window)
+            self._asking.goodput(window)
 
         await self._policy.watch(bus)
         await self._tenants.watch(bus)
@@ -53,15 +57,20 @@ class FleetMind:
         )
         await self._grants.start()
         await self._entry.start()
+        await self._planning.start()
         service.every(RENEW_S, self._grants.keep)
         service.every(ASK_EVERY_S, self._entry.ask)
-        service.every(PLAN_EVERY_S, self._publish_plan)
         service.on_stop(self._grants.stop)
         service.health = self._health
 
     def _health(self) -> dict[str, object]:
         sites = self._placer.sites
-        return {"pools": len(sites), "granting": self._grants.health(), **self._entry.health()}
+        return {
+            "pools": len(sites),
+            "granting": self._grants.health(),
+            **self._entry.health(),
+            **self._planning.health(),
+        }
 
     async def _summary(self, summary: SiteSummary, delivery: Delivery) -> None:
         try:
@@ -71,19 +80,6 @@ class FleetMind:
             return
         if summary.site == self._site and summary.prefixes is not None:
             self._grants.heard(summary.pool)
-
-    async def _publish_plan(self) -> None:
-        broker = await self._service.broker()
-        for model, pools in sorted(self._placer.sites.by_model().items()):
-            ready = [f"{pool.site}/{pool.pool}" for pool in pools if pool.ready]
-            plan = Plan(
-                time_ns=self._clock.unix_ns(),
-                site=self._site,
-                model=model,
-                pools=sorted(ready),
-                reason=f"{len(ready)} of {len(pools)} pools have ready instances",
-            )
-            await broker.publish(plan, subjects.PLAN)
 
 
 async def start(service: Service[Settings]) -> None:

@@ -70,7 +70,6 @@ def streams(site: str, sites: Sequence[str]) -> tuple[StreamConfig, ...]:
 
 
 def _sources(stream: str, others: Sequence[str]) -> list[StreamSource] | None:
-    # Plans are said to every site, whose stream takes them as they pass: only a site's own subjects are sourced.
     return [
         StreamSource(
             name=stream,

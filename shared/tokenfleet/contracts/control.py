@@ -95,9 +95,64 @@ class Adjusted(ControlMessage):
     met: int | None = Field(default=None, description="Of the admitted, those that met their objective.")
 
 
-class Plan(ControlMessage):
-    """FleetMind's view of where each model can run, and why."""
+class PoolPlanned(BaseModel):
+    """What one pool is, and should be."""
 
+    model_config = ConfigDict(frozen=True)
+
+    site: str
+    pool: str
     model: str
-    pools: list[str]
+    ready: int
+    warming: int = Field(description="Begun, and never heard of yet.")
+    wanted: int = Field(description="Replicas it should have, those that are warming included.")
+    prewarm: int = Field(
+        description="How many to begin now, so that they are ready when the forecast comes true."
+    )
+    work: float = Field(description="Seconds of one instance per second that it is planned to serve.")
+    bears: float = Field(description="The same that the wanted replicas bear.")
     reason: str
+
+    @property
+    def now(self) -> int:
+        """Replicas that run, ready or not."""
+        return self.ready + self.warming
+
+
+class DemandForecast(BaseModel):
+    """The work that is expected of one model at one entry, in seconds of one instance per second."""
+
+    model_config = ConfigDict(frozen=True)
+
+    site: str = Field(description="Where the requests enter.")
+    model: str
+    sites: list[str] | None = Field(default=None, description="Where they may run; None: everywhere.")
+    horizon_s: float
+    expected: float
+    upper: float = Field(description="Nine times in ten it is no more: what is planned for.")
+    error: float | None = Field(
+        description="Weighted absolute percentage error at this horizon so far, as a share; None: not known yet."
+    )
+    naive_error: float | None = Field(description="The same of a forecast that says: as now.")
+    form: str = Field(description="What made the forecast.")
+
+
+class UnservedWork(BaseModel):
+    """Work that no replica which may be had can bear."""
+
+    model_config = ConfigDict(frozen=True)
+
+    site: str = Field(description="Where the requests enter.")
+    model: str
+    work: float
+    reason: str
+
+
+class Plan(ControlMessage):
+    """FleetMind's plan of replicas, and why. `site` is where it was made."""
+
+    covers: list[str] = Field(description="The sites it is made for.")
+    dry_run: bool = Field(description="Nobody is to act on it.")
+    pools: list[PoolPlanned]
+    forecasts: list[DemandForecast]
+    unserved: list[UnservedWork]

@@ -8,6 +8,7 @@ import msgspec
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 CLASSES = ("interactive", "long_context", "batch")
@@ -66,6 +67,45 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Stop using a version, until its weight is changed, when far more of its requests fail than of the others'."""
 
 
+class PoolScaling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many replicas a pool may have, and what one takes."""
+
+    min: Count = 0
+    max: Count | None = None
+    """None: as many as its site has room for."""
+    gpus: Annotated[int, msgspec.Meta(gt=0)] = 1
+    """Of one replica."""
+    memory_gib: NotNegative = 0.0
+    """Of one replica."""
+    warm_up_s: NotNegative = 300.0
+    """From the decision to have one more until it is ready, in wall seconds: node, image, weights."""
+
+
+class SiteScaling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all pools of a site may take together. None: no more than they take now."""
+
+    gpus: Count | None = None
+    memory_gib: NotNegative | None = None
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What FleetMind's plan of replicas keeps to."""
+
+    dry_run: bool = True
+    """Say what should be, and tell Kubernetes to leave things as they are."""
+    pools: dict[str, PoolScaling] = {}
+    """By `MODEL@VERSION`, or by `SITE/MODEL@VERSION` where one site differs."""
+    sites: dict[str, SiteScaling] = {}
+
+    def of_pool(self, site: str, pool: str) -> PoolScaling:
+        """What holds for a pool of a site."""
+        return self.pools.get(f"{site}/{pool}") or self.pools.get(pool) or PoolScaling()
+
+    def of_site(self, site: str) -> SiteScaling:
+        """What holds for a site."""
+        return self.sites.get(site) or SiteScaling()
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How FleetMind places requests among sites."""
 
@@ -81,6 +121,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By site: seconds of latency that one accepts to save a second of prefill there."""
     rollouts: dict[str, Rollout] = {}
     """By model; of one not named, any version may be used."""
+    scaling: Scaling = Scaling()
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +215,35 @@ def problems(policy: Policy) -> list[str]:
     for model, rollout in policy.fleet.rollouts.items():
         if not any(weight for name, weight in rollout.weights.items() if name not in rollout.drained):
             found.append(f"fleet.rollouts.{model}: no version that is not drained has a weight.")
-    return found + price_problems(policy.gpu_hour_prices) + objective_problems(policy.objectives)
+    return (
+        found
+        + scaling_problems(policy.fleet.scaling)
+        + price_problems(policy.gpu_hour_prices)
+        + objective_problems(policy.objectives)
+    )
+
+
+def scaling_problems(scaling: Scaling) -> list[str]:
+    """Pools that are none, and limits that cannot be kept."""
+    found: list[str] = []
+    for name, pool in scaling.pools.items():
+        site, slash, of_site = name.rpartition("/")
+        model, _, version = of_site.rpartition("@")
+        if not (model and version) or (slash and not site):
+            found.append(f"fleet.scaling.pools.{name}: a pool is MODEL@VERSION, or SITE/MODEL@VERSION.")
+        if pool.max is not None and pool.max < pool.min:
+            found.append(f"fleet.scaling.pools.{name}: max ({pool.max}) is less than min ({pool.min}).")
+    for site, limits in scaling.sites.items():
+        own = [pool for name, pool in scaling.pools.items() if name.startswith(f"{site}/")]
+        for what, limit, least in (
+            ("gpus", limits.gpus, sum(pool.min * pool.gpus for pool in own)),
+            ("memory_gib", limits.memory_gib, sum(pool.min * pool.memory_gib for pool in own)),
+        ):
+            if limit is not None and least > limit:
+                found.append(
+                    f"fleet.scaling.sites.{site}: {what} ({limit:g}) is less than the min of its pools take ({least:g})."
+                )
+    return found
 
 
 def price_problems(prices: Mapping[str, float]) -> list[str]:

@@ -103,3 +103,29 @@ class Fared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttft_s: float | None = None
     """Engine seconds since it was submitted."""
     schema: int = 1
+
+
+class AskedOf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was asked of one model, by requests that may run at the same sites."""
+
+    model: str
+    work: float
+    """Seconds of one instance per second: prefill of what is not cached, and a share of the steps that decode the answer."""
+    sites: tuple[str, ...] | None = None
+    """Where it may run, as far as is known; None: everywhere."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one FleetMind replica was asked to place in an interval (JSON, kept in the FLEET stream). A site's demand is the sum
+    over its replicas; refused requests count, retries and repeated questions do not.
+    """
+
+    site: str
+    """Where the requests entered."""
+    replica: str
+    interval_start_s: int
+    """Unix time; a multiple of the interval."""
+    interval_s: int
+    asked: tuple[AskedOf, ...]
+    """Also those of which nothing was asked, so that silence is not taken for nothing."""
+    schema: int = 1

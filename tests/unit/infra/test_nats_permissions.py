@@ -149,3 +149,10 @@ def test_the_ledger_is_asked_by_ingress_alone_and_answered_by_the_accountant(sub
 def _heard(user: str) -> set[str]:
     asked = (subjects.ledger_report("local"), subjects.ledger_rows("local"))
     return {subject for subject in asked if any(matches(pattern, subject) for pattern in SUBSCRIBE[user])}
+
+
+@pytest.mark.parametrize(
+    "subject", [subjects.asked("local"), subjects.plan("local"), subjects.planned("local")]
+)
+def test_only_fleetmind_says_what_was_asked_for_and_what_is_planned(subject: str):
+    assert publishers(subject) == {"fleetmind"}
