@@ -62,8 +62,8 @@ def plan(
     """Scale three sites over days by FleetMind's long loop, and by other ways, on the same work.
 
     Two models are asked for at each site, whose days are a third of a day apart, with noise and bursts that nothing foretells.
-    Replicas stay at the first day's peak, follow each pool's own load as KEDA does, or are planned for all sites by forecasts;
-    the same plan with the demand known beforehand shows what better forecasts could bring. All sizes are assumed: compare the
+    Replicas stay at the first day's peak, follow each pool's own load as KEDA does (without and with some spare), or are planned
+    for all sites by forecasts; the same plan with the demand known beforehand shows what better forecasts could bring. All sizes are assumed: compare the
     rows, not the figures with those of a fleet.
     """
     if trace is not None:

@@ -15,6 +15,9 @@ TOLERANCE = 0.1
 """Of Kubernetes' horizontal autoscaler: a load this close to what the replicas bear changes nothing."""
 STABILISATION_S = 300.0
 """Of the same: the highest number wanted in this time is kept, by default five minutes."""
+SPARE = 0.2
+"""What operators leave free who know that new replicas come late: without it, a plan that keeps some free for what its
+forecasts may be off by would be praised for foresight where it only has more replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,15 @@ class Reactive:
     """As KEDA and Kubernetes' horizontal autoscaler do: each pool follows its own load of the step before.
 
     Up at once and as far as needed, down to the highest number wanted within the stabilisation.
+
+    Args:
+        world: what is scaled.
+        offered: looked at for the first step's replicas only.
+        spare: share of what replicas bear that is to stay free.
     """
 
-    def __init__(self, world: World, offered: Offered) -> None:
-        self._bears = world.bears
+    def __init__(self, world: World, offered: Offered, *, spare: float = 0.0) -> None:
+        self._bears = world.bears * (1.0 - spare)
         self._first = at_begin(world, offered)
         steps = round(STABILISATION_S / STEP_S)
         self._lately: list[deque[int]] = [deque(maxlen=steps) for _ in world.pools]

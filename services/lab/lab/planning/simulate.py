@@ -11,7 +11,7 @@ from lab.planning.fleet import Fleet
 from lab.planning.forecast_errors import ForecastErrors, judged
 from lab.planning.offered import Floats, Offered
 from lab.planning.planned import Planned
-from lab.planning.scaling import Reactive, Scaling, Seen, Static
+from lab.planning.scaling import SPARE, Reactive, Scaling, Seen, Static
 from lab.planning.serving import Serving
 from lab.planning.world import World
 
@@ -21,6 +21,7 @@ PLAN = "plan"
 POLICIES: dict[str, Callable[[World, Offered], Scaling]] = {
     STATIC: Static,
     "reactive": Reactive,
+    f"reactive, {SPARE:.0%} spare": lambda world, offered: Reactive(world, offered, spare=SPARE),
     PLAN: Planned,
     "plan, forecast known": lambda world, offered: Planned(world, offered, known=True),
 }
