@@ -4,6 +4,7 @@ Of the sites that hear each other the first by name plans for all; one that is c
 """
 
 import asyncio
+from math import inf
 
 from fleetmind.plan_page import PlanPage
 from fleetmind.policy.placement import Placer
@@ -57,7 +58,7 @@ class Planning:
         self._book = AskedBook()
         self._begun = Begun()
         self._planner = Planner()
-        self._planned_s = -PLAN_EVERY_S
+        self._planned_s = -inf
         self._kept: Plan | None = None
         self._why_none = "FleetMind has just started."
         self.page = PlanPage(settings.site, service.clock.wall_s, lambda: self._why_none)
@@ -115,8 +116,11 @@ class Planning:
     def _is_due(self, sites: list[str]) -> bool:
         """Whether it is this replica that plans, and knows what for."""
         if not self._leases.holds(LEASE):
+            # What others planned meanwhile is not known: whoever takes over holds what runs for a while.
+            self._planner = Planner()
             self._why_none = "another replica of FleetMind here has the lease to plan, and has said nothing."
         elif sites[0] != self._site:
+            self._planner = Planner()
             self._why_none = f"site {sites[0]} plans for all that it hears, and has said nothing."
         elif self._site not in self._book.sites(self._clock.unix_ns() / 1e9):
             self._why_none = (

@@ -100,10 +100,10 @@ class Program:
             ]
         )
         result: Any = linprog(
-            self._costs,
-            A_ub=self._within[0],
-            b_ub=self._within[1],
-            A_eq=self._served,
+            self.costs,
+            A_ub=self.within[0],
+            b_ub=self.within[1],
+            A_eq=self.served,
             b_eq=np.array([demand.work for demand in self.demands]),
             bounds=bounds,
             method="highs-ds",
@@ -132,7 +132,8 @@ class Program:
         return np.array([now[at] if limit is None else limit for at, limit in enumerate(limits)])
 
     @cached_property
-    def _costs(self) -> Floats:
+    def costs(self) -> Floats:
+        """Of each variable: replicas that stay, replicas that are begun, work by way, unserved work by demand."""
         prices = np.array([pool.gpus * pool.gpu_hour_price for pool in self.pools])
         if prices.any():
             prices = prices / prices.mean()
@@ -152,8 +153,8 @@ class Program:
         return AWAY + AWAY_PER_S * self._round_trips_s.get((entry, site), FAR_S)
 
     @cached_property
-    def _within(self) -> tuple[Any, Floats]:
-        """No pool serves more than it bears, no site has more than its limits allow."""
+    def within(self) -> tuple[Any, Floats]:
+        """What may be how much at most: no pool serves more than it bears, no site has more than its limits allow."""
         pools, sites, ways = len(self.pools), len(self.sites), len(self.ways)
         places = np.arange(pools)
         served_by = np.array([place for _, place in self.ways], dtype=np.int64)
@@ -172,8 +173,8 @@ class Program:
         )
 
     @cached_property
-    def _served(self) -> Any:
-        """All work is served somewhere, or said not to be."""
+    def served(self) -> Any:
+        """What must equal each demand's work: all of it is served somewhere, or said not to be."""
         pools, ways, demands = len(self.pools), len(self.ways), len(self.demands)
         rows = np.concatenate([[number for number, _ in self.ways], np.arange(demands)]).astype(np.int64)
         columns = 2 * pools + np.arange(ways + demands)
