@@ -70,5 +70,6 @@ def request(input_tokens: int = 1_000, **changes: Any) -> RequestSpec:
         input_tokens=input_tokens,
         max_output_tokens=256,
         block_size_tokens=64,
+        stream=True,
     )
     return msgspec.structs.replace(base, **changes)

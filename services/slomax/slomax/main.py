@@ -173,6 +173,7 @@ class SloMax:
             tpot_objective_s=event.objective.tpot_s if event.objective else None,
             length_row=self._lengths[event.pool].row(event.input_tokens, event.previous_output_tokens),
             max_output_tokens=event.max_output_tokens,
+            streamed=event.stream,
         )
 
     def first_token(self, event: FirstToken, now_s: float) -> None:
@@ -303,6 +304,7 @@ class SloMax:
             tpot_objective_s=entry.objective.tpot_s,
             length_row=self._lengths[pool].row(entry.tokens, None),
             max_output_tokens=entry.request.max_output_tokens,
+            streamed=entry.request.stream,
             expected=True,
         )
 

@@ -226,6 +226,7 @@ class TokenPilot:
             objective=event.objective,
             previous_output_tokens=event.previous_output_tokens,
             max_output_tokens=event.max_output_tokens,
+            streamed=event.stream,
         )
 
     def first_token(self, event: FirstToken, now_s: float) -> None:
@@ -323,6 +324,7 @@ class TokenPilot:
             ),
             previous_output_tokens=decision.previous_output_tokens,
             max_output_tokens=event.request.max_output_tokens,
+            stream=event.request.stream,
             objective=event.objective,
             draw=draw,
             reason=choice.reason,

@@ -214,6 +214,8 @@ class Routed(Event, frozen=True, kw_only=True):
     previous_output_tokens: int | None = None
     """Of the answer before in the same conversation, where it is known: what the expectation rests on."""
     max_output_tokens: int = 0
+    stream: bool = True
+    """Whether its first token will be told: of an answer that is not streamed it is not."""
     objective: Objective | None = None
     draw: float = 0.0
     """The random number that broke ties, so that the decision can be repeated."""

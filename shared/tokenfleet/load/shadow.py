@@ -1,7 +1,8 @@
 """A shadow of one engine: what it must be doing, from what was routed to it and what came back. Pure.
 
 Engines serve first come, first served, so a first token says that every prefill ahead of it is done, and the
-iterations that a decoding request has been through are the tokens it has produced.
+iterations that a decoding request has been through are the tokens it has produced. Of an answer that is not streamed no first
+token is told: its prefill is taken to be done when its time is over.
 """
 
 from collections import deque
@@ -51,6 +52,8 @@ class InFlight:
     max_output_tokens: int = 0
     expected: bool = False
     """Not known to be here yet."""
+    streamed: bool = True
+    """Its first token will be told."""
     first_token_s: float | None = None
     first_iteration: float = 0.0
     first_steps_s: float = 0.0
@@ -84,6 +87,8 @@ class Shadow:
     pending_compute_s: float = 0.0
     enqueued_compute_s: float = 0.0
     head_start_s: float = 0.0
+    head_assumed: bool = False
+    """Of `head_start_s`: the prefill before is only taken to be done."""
     blocked: bool = False
     unknown_decoding: int = 0
     unknown_waiting: int = 0
@@ -142,10 +147,30 @@ class Shadow:
         head = self._head()
         if head is None or self.blocked:
             return done_s
-        iterations = max(1.0, head.uncached_tokens / self._room_tokens())
-        whole_s = self.prefill_factor * head.compute_s + self.step_factor * self.step_s() * iterations
-        share = max(0.0, now_s - self.head_start_s) / max(whole_s, 1e-9)
+        share = max(0.0, now_s - self.head_start_s) / max(self._prefill_s(head), 1e-9)
         return done_s + min(share, HEAD_DONE_AT_MOST) * head.compute_s
+
+    def _prefill_s(self, request: InFlight) -> float:
+        """How long its prefill takes here, alone."""
+        iterations = max(1.0, request.uncached_tokens / self._room_tokens())
+        return self.prefill_factor * request.compute_s + self.step_factor * self.step_s() * iterations
+
+    def assume_first_tokens(self, now_s: float, before: InFlight | None = None) -> list[InFlight]:
+        """Requests whose first token nobody will tell, and which must decode by now.
+
+        Args:
+            now_s: engine seconds.
+            before: its first token is there: so are those of all that were ahead of it.
+        """
+        decoding: list[InFlight] = []
+        while (head := self._head()) is not None and not head.streamed and head is not before:
+            done_s = max(self.head_start_s + self._prefill_s(head), self.time_s)
+            if before is None and (done_s > now_s or self.blocked):
+                break
+            self._begin_decoding(head, min(done_s, now_s))
+            self.head_assumed = True
+            decoding.append(head)
+        return decoding
 
     def enqueue(self, request: InFlight, now_s: float) -> None:
         """A request was sent there."""
@@ -153,6 +178,7 @@ class Shadow:
         if not self.pending:
             self.head_start_s = now_s
             self.blocked = False
+            self.head_assumed = self.head_assumed and bool(self.requests)
         self.pending[request.request_id] = request
         self.pending_tokens += request.uncached_tokens
         self.pending_context_tokens += request.input_tokens
@@ -162,14 +188,20 @@ class Shadow:
         request.row = len(self.requests)
         self.requests.append(request)
 
-    def first_token(self, request: InFlight, now_s: float) -> Observation:
-        """Its prefill is done."""
+    def first_token(self, request: InFlight, now_s: float) -> Observation | None:
+        """Its prefill is done. How long that took is not known where it began while another was only taken to be done."""
         started_s = max(self.head_start_s, request.routed_s)
+        assumed, self.head_assumed = self.head_assumed, False
         self.advance(now_s)
         iterations = max(1.0, request.uncached_tokens / self._room_tokens())
-        observation = Observation(
-            self.instance, "prefill", now_s - started_s, request.compute_s, iterations * self.step_s()
-        )
+        steps_s = iterations * self.step_s()
+        self._begin_decoding(request, now_s)
+        if assumed:
+            return None
+        return Observation(self.instance, "prefill", now_s - started_s, request.compute_s, steps_s)
+
+    def _begin_decoding(self, request: InFlight, now_s: float) -> None:
+        self.advance(now_s)
         self._leave_pending(request)
         request.first_token_s = now_s
         request.first_iteration = self.iterations
@@ -179,7 +211,6 @@ class Shadow:
         self.head_start_s = now_s
         self.blocked = False
         request.first_compute_s = self.computed_s(now_s)
-        return observation
 
     def _leave_pending(self, request: InFlight) -> None:
         del self.pending[request.request_id]

@@ -64,6 +64,7 @@ class LoadView:
         """Telemetry of one instance, as it was at `taken_s`."""
         if state.reachable:
             shadow = self._shadow(state.instance)
+            self._assume_first_tokens(shadow, now_s)
             shadow.read(state, taken_s, now_s)
             self._write(shadow)
 
@@ -79,11 +80,13 @@ class LoadView:
         tpot_objective_s: float | None = None,
         length_row: int = 0,
         max_output_tokens: int = 0,
+        streamed: bool = True,
         expected: bool = False,
     ) -> None:
         """A request was sent to an instance, or is `expected` to be. A later attempt replaces an earlier one.
 
-        What is expected takes room until it is known where the request really went.
+        What is expected takes room until it is known where the request really went. Of what is not `streamed` no first token
+        will be told.
         """
         known = self._requests.get(request_id)
         if known is not None:
@@ -93,6 +96,7 @@ class LoadView:
         if self._ended_attempt.get(request_id, 0) >= attempt:
             return
         shadow = self._shadow(instance)
+        self._assume_first_tokens(shadow, now_s)
         reused = min(reused_tokens, max(0, input_tokens - 1))
         request = InFlight(
             request_id,
@@ -106,6 +110,7 @@ class LoadView:
             length_row=length_row,
             max_output_tokens=max_output_tokens,
             expected=expected,
+            streamed=streamed,
         )
         self._requests[request_id] = request
         shadow.enqueue(request, now_s)
@@ -118,6 +123,7 @@ class LoadView:
         if request is None or request.first_token_s is not None:
             return None
         shadow = self._shadow(request.instance)
+        self._assume_first_tokens(shadow, now_s, request)
         observation = shadow.first_token(request, now_s)
         self._write_request(request)
         self._write(shadow)
@@ -157,6 +163,7 @@ class LoadView:
         del self._requests[request.request_id]
         shadow = self._shadow(request.instance)
         slot = self._slots[request.instance]
+        self._assume_first_tokens(shadow, now_s)
         pending = request.first_token_s is None
         observation = shadow.leave(request, now_s, output_tokens)
         last = self.table.remove_request(slot, request.row)
@@ -169,6 +176,10 @@ class LoadView:
             self.table.shift_compute(slot, request.compute_through_s, request.compute_s)
         self._write(shadow)
         return observation
+
+    def _assume_first_tokens(self, shadow: Shadow, now_s: float, before: InFlight | None = None) -> None:
+        for request in shadow.assume_first_tokens(now_s, before):
+            self._write_request(request)
 
     def _slot(self, instance: str) -> int:
         self._shadow(instance)

@@ -101,13 +101,15 @@ EVENTS = st.lists(
 )
 
 
-def apply(event: Event, load: LoadView, reference: Reference, now_s: float) -> None:
+def apply(
+    event: Event, load: LoadView, reference: Reference, now_s: float, *, streamed: bool = True
+) -> None:
     kind, number, attempt, instance, _ = event
     name = f"r{number}"
     # Prompts all have different lengths, so that a row of the table can be told from another.
     tokens, reused = 1_000 + 100 * number + 10 * attempt, 64 * number
     if kind == "routed":
-        load.routed(name, attempt, instance, tokens, reused, now_s)
+        load.routed(name, attempt, instance, tokens, reused, now_s, streamed=streamed)
         reference.routed(name, attempt, instance, tokens, reused, now_s)
     elif kind == "first_token":
         load.first_token(name, now_s)
@@ -194,3 +196,27 @@ def test_every_fact_told_twice_is_as_if_told_once(events: list[Event]):
             apply(event, twice, reference, now_s)
         for instance in INSTANCES:
             assert at(once, instance) == at(twice, instance)
+
+
+@given(EVENTS, st.sets(st.integers(0, REQUESTS - 1)))
+def test_whatever_is_not_streamed_all_requests_are_somewhere_and_in_the_end_nothing_is_left(
+    events: list[Event], unstreamed: set[int]
+):
+    load, reference = LoadView(), Reference()
+    now_s = 0.0
+    for event in events:
+        now_s += event[-1]
+        apply(event, load, reference, now_s, streamed=event[1] not in unstreamed)
+        assert len(load) == len(reference.known)
+        for instance in INSTANCES:
+            requests, now = reference.at(instance), at(load, instance)
+            told = sum(each.decoding for each in requests)
+            assert now.pending + now.decoding == len(requests) and now.decoding >= told
+            assert 0 <= now.pending_tokens <= sum(each.uncached_tokens for each in requests)
+            assert now.pending_compute_s >= 0.0 and now.context_tokens >= 0.0
+    for number in range(REQUESTS):
+        load.ended(f"r{number}", ATTEMPTS, now_s + 1.0)
+    for instance in INSTANCES:
+        now = at(load, instance)
+        assert (now.pending, now.decoding, now.pending_tokens) == (0, 0, 0)
+        assert now.context_tokens == pytest.approx(0.0, abs=1e-6)

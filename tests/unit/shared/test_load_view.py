@@ -233,6 +233,56 @@ class TestObservations:
         assert load.ended("r", 1, 1.0, output_tokens) is None
 
 
+class TestAnswersThatAreNotStreamed:
+    """Nobody tells their first token."""
+
+    def test_one_decodes_once_its_prefill_must_be_done(self):
+        load = LoadView()
+        load.routed("whole", 1, "a", 8_000, 0, 0.0, streamed=False)
+        own_s = ttft_s(LoadView(), tokens=8_000)
+        load.reading(state("a"), 0.9 * own_s, 0.9 * own_s)
+        assert (at(load).pending, at(load).decoding) == (1, 0)
+        load.reading(state("a"), 1.1 * own_s, 1.1 * own_s)
+        assert (at(load).pending, at(load).decoding) == (0, 1)
+        requests, there = load.table.requests(load.slots(["a"]))
+        assert requests.first_token_s[there].tolist() == pytest.approx([own_s], rel=0.01)
+
+    def test_a_first_token_behind_it_says_that_its_prefill_is_done(self):
+        load = LoadView()
+        load.routed("whole", 1, "a", 8_000, 0, 0.0, streamed=False)
+        load.routed("next", 1, "a", 1_000, 0, 0.0)
+        load.first_token("next", 0.1)
+        assert (at(load).pending, at(load).decoding) == (0, 2)
+
+    def test_nothing_is_learned_of_a_prefill_that_began_when_nobody_knows(self):
+        load = LoadView()
+        load.routed("whole", 1, "a", 8_000, 0, 0.0, streamed=False)
+        load.routed("next", 1, "a", 1_000, 0, 0.0)
+        load.routed("last", 1, "a", 1_000, 0, 0.0)
+        assert load.first_token("next", 1.0) is None
+        assert load.first_token("last", 1.2) is not None, "it began with the first token before it"
+
+    def test_on_an_engine_that_was_idle_since_it_is_known_when_the_next_began(self):
+        load = LoadView()
+        load.routed("whole", 1, "a", 1_000, 0, 0.0, streamed=False)
+        assert load.ended("whole", 1, 5.0, output_tokens=100) is not None, "its steps teach"
+        load.routed("next", 1, "a", 1_000, 0, 6.0)
+        assert load.first_token("next", 6.2) is not None
+
+    def test_one_that_waits_for_kv_does_not_decode(self):
+        load = LoadView()
+        load.routed("whole", 1, "a", 1_000, 0, 0.0, streamed=False)
+        load.reading(state("a", waiting=1, running=1, kv_usage=0.9), 0.01, 0.01)
+        load.reading(state("a", waiting=1, running=1, kv_usage=0.9), 60.0, 60.0)
+        assert at(load).pending == 1
+
+    def test_one_that_ends_before_it_was_taken_to_decode_leaves_nothing_behind(self):
+        load = LoadView()
+        load.routed("whole", 1, "a", 100_000, 0, 0.0, streamed=False)
+        load.ended("whole", 1, 0.1, output_tokens=1)
+        assert (at(load).pending, at(load).decoding, at(load).pending_compute_s) == (0, 0, 0.0)
+
+
 class TestRequestsWithoutAnEnd:
     def test_they_are_forgotten_after_a_while(self):
         load = LoadView()

@@ -177,7 +177,16 @@ class TestLearning:
         standby = pilot()
         standby.noted("r1", 1, 2_000, 3)
         standby.routed(
-            "r1", 1, "a", 2_000, 0, 0.0, objective=OBJECTIVE, previous_output_tokens=None, max_output_tokens=0
+            "r1",
+            1,
+            "a",
+            2_000,
+            0,
+            0.0,
+            objective=OBJECTIVE,
+            previous_output_tokens=None,
+            max_output_tokens=0,
+            streamed=True,
         )
         assert in_flight(standby) == [1, 0]
         standby.ended("r1", 1, 5.0, completed=True, output_tokens=123)

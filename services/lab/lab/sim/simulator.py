@@ -272,7 +272,8 @@ class Simulation:
         if isinstance(event, FirstToken):
             job.first_token_s = seen_s
             job.reused_tokens = event.reused_tokens
-            self._policy.first_token(event.request_id, instance.spec.name, self._now_s)
+            if job.arrival.spec.stream:  # whoever passes a whole answer on sees nothing of it before its end
+                self._policy.first_token(event.request_id, instance.spec.name, self._now_s)
             return
         job.output_tokens = event.output_tokens
         self._policy.ended(event.request_id, instance.spec.name, event.output_tokens, self._now_s)

@@ -111,7 +111,7 @@ def arrival(
         input_tokens=request.input_tokens,
         max_output_tokens=max(BUDGET_TOKENS, request.output_tokens),
         block_size_tokens=block_size,
-        stream=True,
+        stream=not batch_line,
         task=submission.task,
         service_tier=BATCH_TIER if batch_line else None,
         deadline_ns=deadline_ns,

@@ -170,6 +170,7 @@ class Pilot:
             objective=objective,
             previous_output_tokens=previous,
             max_output_tokens=request.max_output_tokens,
+            streamed=request.stream,
         )
         ttft_s, ttft_p90_s = self.calibration.median_and_p90(kind, choice.predicted_ttft_s)
         tpot_s, tpot_p90_s = self.calibration.median_and_p90("tpot", choice.predicted_tpot_s)
@@ -197,6 +198,7 @@ class Pilot:
         objective: Objective | None,
         previous_output_tokens: int | None,
         max_output_tokens: int,
+        streamed: bool,
     ) -> int:
         """A request was sent to an instance, by this replica or another. Returns its row of answer lengths."""
         row = self.lengths.row(input_tokens, previous_output_tokens)
@@ -213,6 +215,7 @@ class Pilot:
             tpot_objective_s=objective.tpot_s if objective else None,
             length_row=row,
             max_output_tokens=max_output_tokens,
+            streamed=streamed,
         )
         return row
 
