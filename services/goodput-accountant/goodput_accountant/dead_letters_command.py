@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from goodput_accountant.audit.options import moment, operator_bus, output, state_dir_option
+from goodput_accountant.audit.options import moment, operator_bus, state_dir_option
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.bus.codec import decode
 from tokenfleet.contracts.dead_letters import DeadLetter
 from tokenfleet.errors import ContractError, TokenFleetError
+from tokenfleet.terminal import output
 from tokenfleet.time_options import Duration
 
 SHOWN_BYTES = 2_000

@@ -11,11 +11,12 @@ import msgspec
 from pydantic import Field
 from rich.table import Table
 
-from goodput_accountant.audit.options import ledger_connection, output, state_dir_option
+from goodput_accountant.audit.options import ledger_connection, state_dir_option
 from goodput_accountant.retention import DayKept, days_kept
 from goodput_accountant.settings import KEEP_DAYS
 from tokenfleet.errors import TokenFleetError
 from tokenfleet.settings import Settings, load
+from tokenfleet.terminal import output
 
 EXAMPLES = """\b
 Examples:

@@ -2,7 +2,6 @@
 
 import click
 import uvloop
-from rich.console import Console
 
 from lab.replay.command import replay_with_progress
 from lab.replay.options import ReplayOptions
@@ -13,6 +12,7 @@ from lab.traces.load import GENERATED, open_trace
 from lab.traces.model import Trace
 from tokenfleet.contracts.ledger import Report, Summary
 from tokenfleet.contracts.policy import Routing
+from tokenfleet.terminal import output
 
 CONVERSATION_TRACE = "mooncake_conversation_trace.jsonl"
 ENGINES = 8
@@ -41,7 +41,7 @@ def demo(trace_name: str | None, requests: int, speed: float, time_scale: float)
         f"engines running {time_scale:g}x faster than real ones. Starting the fleet ..."
     )
     reports = uvloop.run(_run_both(trace, speed, time_scale))
-    Console().print(compare("The same requests, twice", reports))
+    output().print(compare("The same requests, twice", reports))
     click.echo(conclusion(reports[OURS].total, reports[BASELINE].total))
 
 

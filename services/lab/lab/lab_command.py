@@ -6,7 +6,6 @@ from typing import Any, BinaryIO
 
 import click
 import msgspec
-from rich.console import Console
 
 from lab.bars.command import bars
 from lab.parameters import Finite
@@ -22,6 +21,7 @@ from lab.sim.policies import fitting, known
 from lab.sim.progress import progress
 from lab.sim.tables import tables
 from lab.trust.command import trust
+from tokenfleet.terminal import output
 
 
 @click.group()
@@ -128,7 +128,7 @@ def _command_line(scenario: str, policies: tuple[str, ...], experiment: Experime
 
 
 def _show(document: dict[str, Any]) -> None:
-    console = Console()
+    console = output()
     for assumption in document["run"]["assumptions"]:
         console.print(f"assumed: {assumption}", style="dim", highlight=False)
     for table in tables(document):

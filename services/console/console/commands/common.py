@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console
 
 from console.operator import operator_bus
 from tokenfleet.bus import Bus
@@ -26,15 +25,6 @@ state_dir_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-
-WIDE = 170
-"""Columns of a table when the output is no terminal."""
-
-
-def output() -> Console:
-    """Where tables go."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE)
 
 
 def print_json(value: Any) -> None:

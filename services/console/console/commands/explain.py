@@ -7,11 +7,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from console.commands.common import connected, json_option, output, print_json, state_dir_option
+from console.commands.common import connected, json_option, print_json, state_dir_option
 from console.explain.explanation import Explanation, explain
 from console.explain.rendering import render
 from tokenfleet.request_story import find_events
 from tokenfleet.running_stack import operator_settings
+from tokenfleet.terminal import output
 from tokenfleet.time_options import Duration
 
 

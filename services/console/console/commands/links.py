@@ -7,12 +7,13 @@ import click
 import msgspec
 from rich.table import Table
 
-from console.commands.common import json_option, output, print_json, state_dir_option
+from console.commands.common import json_option, print_json, state_dir_option
 from console.sites.client import change_links, read_links
 from console.sites.links import LinkReport
 from console.sites.options import parse_bandwidth, parse_round_trip
 from console.state import StateFolder
 from tokenfleet.errors import ConfigurationError
+from tokenfleet.terminal import output
 
 
 @click.command(

@@ -9,12 +9,13 @@ import aiohttp
 import click
 from rich.live import Live
 
-from console.commands.common import json_option, output, print_json, state_dir_option
+from console.commands.common import json_option, print_json, state_dir_option
 from console.health import admin_url
 from console.plans import read_plan, render
 from console.state import StateFolder
 from tokenfleet.contracts.control import Plan
 from tokenfleet.errors import UnavailableError
+from tokenfleet.terminal import output
 
 TIMEOUT_S = 3.0
 WATCH_S = 5.0

@@ -8,9 +8,10 @@ import click
 from rich.table import Table
 
 from console.assignments import complete, differences
-from console.commands.common import json_option, on_bus, output, print_json, shown, state_dir_option
+from console.commands.common import json_option, on_bus, print_json, shown, state_dir_option
 from console.operator import apply, live_policy, reset_policy, set_policy
 from tokenfleet.contracts.policy import Policy, problems
+from tokenfleet.terminal import output
 
 
 @click.group()

@@ -9,11 +9,12 @@ import click
 import msgspec
 from rich.live import Live
 
-from console.commands.common import json_option, output, print_json, state_dir_option
+from console.commands.common import json_option, print_json, state_dir_option
 from console.health import admin_url, read_health
 from console.queues import Queues, read_queues, render
 from console.state import StateFolder
 from tokenfleet.errors import UnavailableError
+from tokenfleet.terminal import output
 
 TIMEOUT_S = 3.0
 WATCH_S = 1.0

@@ -6,10 +6,11 @@ import click
 import msgspec
 from rich.table import Table
 
-from console.commands.common import json_option, on_bus, output, print_json, state_dir_option
+from console.commands.common import json_option, on_bus, print_json, state_dir_option
 from console.rollouts import VersionShown, change_rollout, drained, shown, weighed
 from tokenfleet.durations import duration_s
 from tokenfleet.errors import PolicyError
+from tokenfleet.terminal import output
 
 
 @click.group()

@@ -9,7 +9,7 @@ import msgspec
 from rich.table import Table
 
 from console.assignments import complete, settings_of
-from console.commands.common import json_option, on_bus, output, print_json, shown, state_dir_option
+from console.commands.common import json_option, on_bus, print_json, shown, state_dir_option
 from console.operator import (
     FIXED,
     changed_tenant,
@@ -26,6 +26,7 @@ from console.operator import (
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.policy import Tenant, Tier, WhenLate
 from tokenfleet.errors import PolicyError
+from tokenfleet.terminal import output
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -19,9 +19,6 @@ from tokenfleet.running_stack import default_state_dir, operator_settings, runni
 from tokenfleet.settings import Settings, load
 from tokenfleet.time_options import Moment
 
-WIDE = 170
-"""Columns of a table when the output is no terminal."""
-
 state_dir_option = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -107,12 +104,6 @@ async def operator_bus(state_dir: Path) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.drain()
-
-
-def output() -> Console:
-    """Where tables go."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE)
 
 
 class Stages:

@@ -9,19 +9,13 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from goodput_accountant.audit.options import (
-    Stages,
-    ledger_connection,
-    moment,
-    operator_bus,
-    output,
-    state_dir_option,
-)
+from goodput_accountant.audit.options import Stages, ledger_connection, moment, operator_bus, state_dir_option
 from goodput_accountant.audit.trace import Booked, Found, Story, events_for, events_in_files, rows_of, story
 from tokenfleet.errors import TokenFleetError, UnavailableError
 from tokenfleet.logs import quiet_logs
 from tokenfleet.recorded import Recorded
 from tokenfleet.running_stack import operator_settings
+from tokenfleet.terminal import output
 from tokenfleet.time_options import Duration
 
 EXAMPLES = """\b

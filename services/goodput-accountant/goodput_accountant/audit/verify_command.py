@@ -17,7 +17,6 @@ from goodput_accountant.audit.options import (
     ledger_connection,
     moment,
     operator_bus,
-    output,
     state_dir_option,
     to_option,
 )
@@ -26,6 +25,7 @@ from goodput_accountant.policy.chain_check import Break
 from goodput_accountant.policy.comparison import Difference
 from tokenfleet.errors import TokenFleetError
 from tokenfleet.logs import quiet_logs
+from tokenfleet.terminal import output
 
 DIFFERENT = 1
 IMPOSSIBLE = 3

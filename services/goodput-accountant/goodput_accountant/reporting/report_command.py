@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 import click
 import msgspec
 
-from goodput_accountant.audit.options import output, state_dir_option
+from goodput_accountant.audit.options import state_dir_option
 from goodput_accountant.reporting.flat import write_csv
 from goodput_accountant.reporting.selection import (
     ANSWER_TIMEOUT_S,
@@ -21,6 +21,7 @@ from goodput_accountant.reporting.selection import (
 from goodput_accountant.reporting.tables import report_tables, top_tables
 from tokenfleet import subjects
 from tokenfleet.contracts.ledger import GroupBy, Report, ReportRequest, SortBy
+from tokenfleet.terminal import output
 
 Format = Literal["table", "json", "csv"]
 

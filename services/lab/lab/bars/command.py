@@ -5,7 +5,6 @@ from typing import Any, BinaryIO
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from lab.bars.admission_table import ADMISSION_BARS
@@ -14,6 +13,7 @@ from lab.bars.model import OURS, WITH_ADMISSION, Measured, Verdict
 from lab.bars.site_table import SITE_BARS
 from lab.bars.table import BARS
 from lab.sim.progress import progress
+from tokenfleet.terminal import output
 
 EVERY_BAR = (*BARS, *ADMISSION_BARS, *SITE_BARS)
 TITLES = {OURS: "TokenFleet without admission", WITH_ADMISSION: "TokenFleet"}
@@ -86,7 +86,7 @@ def bars(
     )
     measurements = {name: measure(name, needed, how, progress) for name, needed in needs_of(judged).items()}
     verdicts = [verdict for bar in judged for verdict in bar.judge(measurements)]
-    console = Console()
+    console = output()
     for policy, heading in TITLES.items():
         if about := [verdict for verdict in verdicts if verdict.policy == policy]:
             console.print(verdict_table(heading, about))

@@ -4,7 +4,6 @@ from typing import Any, BinaryIO
 
 import click
 import msgspec
-from rich.console import Console
 
 from lab.parameters import POSITIVE, Finite
 from lab.planning.compare import Comparison, compare
@@ -14,6 +13,7 @@ from lab.planning.trace_errors import trace_errors
 from lab.planning.world import DAY_STEPS, STEP_S
 from lab.sim.progress import progress
 from lab.traces.load import open_trace
+from tokenfleet.terminal import output
 
 EXAMPLES = """\b
 Examples:
@@ -84,7 +84,7 @@ def _forecasts_of(trace: str, interval_s: float) -> dict[str, Any]:
     opened = open_trace(trace)
     errors = trace_errors(opened, interval_s)
     rows = {f"{ahead * interval_s:g} s": one for ahead, one in errors.items()}
-    console = Console()
+    console = output()
     for assumption in (*opened.assumptions, "every prompt is computed whole, on the reference engine"):
         console.print(f"assumed: {assumption}", style="dim", highlight=False)
     console.print(forecast_table(rows, f"{opened.source}, intervals of {interval_s:g} s"))
@@ -95,7 +95,7 @@ def _compare(asked: Comparison, processes: int | None) -> dict[str, Any]:
     with progress("plan", asked.total_steps) as watch:
         compared = compare(asked, watch, processes)
     days = asked.steps / DAY_STEPS
-    console = Console()
+    console = output()
     heading = f"{days:g} days, means of {asked.seeds} seeds, ready {asked.warm_up_steps * STEP_S:g} s after the decision"
     console.print(comparison(compared.means, heading))
     forecast = compared.means[PLAN].forecast

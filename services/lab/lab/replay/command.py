@@ -7,7 +7,6 @@ from typing import BinaryIO
 import click
 import msgspec
 import uvloop
-from rich.console import Console
 
 from lab.parameters import POSITIVE
 from lab.replay.options import POLICIES, ReplayOptions
@@ -20,6 +19,7 @@ from lab.traces.load import open_trace
 from lab.traces.model import Trace
 from tokenfleet.contracts.policy import Routing
 from tokenfleet.settings import Settings, load
+from tokenfleet.terminal import output
 
 
 @click.command()
@@ -83,7 +83,7 @@ async def replay_with_progress(
 
 def show(result: ReplayResult) -> None:
     """The report, and what was assumed to get it, on standard output."""
-    console = Console()
+    console = output()
     for assumption in result.trace.assumptions:
         console.print(f"assumed: {assumption}", style="dim", highlight=False)
     title = (

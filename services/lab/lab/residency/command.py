@@ -4,12 +4,12 @@ from typing import BinaryIO
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from lab.residency.trial import Trial, added, trial
 from lab.sim.parallel import run_all
 from lab.sim.progress import progress
+from tokenfleet.terminal import output
 
 PER_WORLD = 20_000
 """Requests: about a minute of virtual time each."""
@@ -41,7 +41,7 @@ def residency(requests: int, first_seed: int, processes: int | None, json_file: 
     with progress("residency", requests) as watch:
         trials = run_all(lambda task, progressed: trial(*task, progressed), tasks, watch, processes)
     total = added(trials.values())
-    Console().print(_table(total, len(tasks)))
+    output().print(_table(total, len(tasks)))
     broken = sorted(
         seed for (seed, _), one in trials.items() if one.placed_wrongly or one.residency_violations
     )

@@ -4,13 +4,13 @@ from typing import BinaryIO
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from lab.traces.generated_name import GENERATED
 from lab.traces.load import open_trace
 from lab.traces.model import Trace
 from lab.traces.summary import PERCENTS, TraceSummary, summarise
+from tokenfleet.terminal import output
 
 SHOWN_TENANTS = 5
 
@@ -39,7 +39,7 @@ def trace(trace: str, requests: int | None, seed: int, json_file: BinaryIO | Non
     """
     opened = open_trace(trace, requests, seed)
     summary = summarise(opened)
-    console = Console()
+    console = output()
     console.print(summary_table(opened, summary))
     if summary.tasks:
         console.print(task_table(summary))

@@ -20,6 +20,7 @@ from lab.trust.dynamo_engine import WORKERS
 from lab.trust.dynamo_replay import install
 from lab.trust.dynamo_report import as_json, round_robin_table, routers_table, timing_table
 from lab.trust.engine_compare import EngineTrust, compare_engine
+from tokenfleet.terminal import output
 
 LIGHT_SPEED = 1.0
 
@@ -67,7 +68,7 @@ def engine(
         found = asyncio.run(compare_engine(opened, speed, time_scale, lambda: progress.advance(task)))
     _assumed(opened)
     title = f"{opened.source}: {found.requests} requests, one engine at {time_scale:g}x real time"
-    Console().print(agreement_table(title, "engine", "simulator", found.agreement))
+    output().print(agreement_table(title, "engine", "simulator", found.agreement))
     _write(json_file, _engine_json(opened, found))
     if not found.agreement.agrees:
         raise TrustError(_engine_verdict(found))
@@ -110,7 +111,7 @@ def dynamo(
         return
     opened = open_trace(trace, requests, seed)
     _assumed(opened)
-    console = Console()
+    console = output()
     results: list[SpeedResult] = []
     with tempfile.TemporaryDirectory(prefix="tokenfleet-dynamo-") as folder:
         comparison = Comparison(opened, Path(folder), workers=workers, seed=seed, on_step=_step)

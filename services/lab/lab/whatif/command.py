@@ -20,12 +20,11 @@ from lab.whatif.whatif import Asked, what_if
 from tokenfleet.durations import duration_s
 from tokenfleet.logs import quiet_logs
 from tokenfleet.running_stack import default_state_dir, operator_settings
+from tokenfleet.terminal import output
 from tokenfleet.time_options import Moment
 
 NOT_TRUSTED = 3
 """Exit status."""
-WIDE = 130
-"""Columns when the output is no terminal."""
 
 EXAMPLES = """\b
 Examples:
@@ -151,8 +150,7 @@ def whatif(
 
 def show(comparison: Comparison) -> None:
     """Everything, on standard output."""
-    console = Console()
-    console = console if console.is_terminal else Console(width=WIDE)
+    console = output()
     window = comparison.window
     lines = [f"Window {window['from']} to {window['to']}, with {comparison.company:,} requests around it."]
     if changed := list(changes(comparison)):
