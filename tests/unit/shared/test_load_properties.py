@@ -101,9 +101,7 @@ EVENTS = st.lists(
 )
 
 
-def apply(
-    event: Event, load: LoadView, reference: Reference, now_s: float, *, streamed: bool = True
-) -> None:
+def apply(event: Event, load: LoadView, reference: Reference, now_s: float, *, streamed: bool = True) -> None:
     kind, number, attempt, instance, _ = event
     name = f"r{number}"
     # Prompts all have different lengths, so that a row of the table can be told from another.
