@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", "docs/operations.md"]
-RUN_BY_OTHER_TESTS = ("up", "run", "demo", "links")
-"""They need several sites, stay up or take long: the stack under test is an `up`, fault tests `run`, and the demo is two replays. Real
+RUN_BY_OTHER_TESTS = ("up", "run", "demo", "links", "plan")
+"""They need several sites, stay up or take long: the stack under test is an `up`, fault tests `run`, and the demo is two replays. There is
+a plan only after two minutes of demand: tests/integration/test_planning.py has some of before. Real
 engines are started, with the flags that the documents show, by tests/engine."""
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from click.testing import CliRunner
 from conftest import NatsServer
 from unit.fleetmind.worlds import MODEL, capacity, request, summary
 
 import fleetmind.asking
 import fleetmind.main
+from console.main import cli
 from fleetmind.policy.planning.forecast import INTERVAL_S
 from tokenfleet import subjects
 from tokenfleet.bus import Bus, Delivery
@@ -125,6 +127,15 @@ async def told(service: Service, path: str) -> tuple[int, dict[str, Any]]:
         return response.status, await response.json()
 
 
+async def shown_by_command(service: Service) -> str:
+    """What `tokenfleet plan` prints of this replica's plan."""
+    async with TestServer(service.admin_app) as server:
+        url = str(server.make_url("/"))
+        result = await asyncio.to_thread(CliRunner().invoke, cli, ["plan", "--url", url])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
 async def test_one_replica_plans_for_all_sites_and_every_replica_tells_keda(
     nats_server: NatsServer, world: World
 ):
@@ -149,6 +160,8 @@ async def test_one_replica_plans_for_all_sites_and_every_replica_tells_keda(
             await world.until(lambda: service.health()["plan_age_s"] is not None)  # noqa: B023
             status, body = await told(service, f"/v1/plan/{POOL}")
             assert (status, body["replicas"]) == (200, wanted[service.settings.site])
+        shown = await shown_by_command(first)
+        assert str(wanted[HOME]) in shown and "KEDA is told what is wanted" in shown
         stored = [
             one async for one in world.bus.read_stored(subjects.STREAM_FLEET, [subjects.planned(HOME)], 1)
         ]
