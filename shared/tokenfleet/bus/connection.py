@@ -24,6 +24,7 @@ from nats.js.errors import BadRequestError
 from tokenfleet.bus.bucket import Bucket, open_bucket
 from tokenfleet.bus.codec import Codec, ErrorEnvelope, decode, decode_reply, encode
 from tokenfleet.bus.consumer import BatchHandler, PullConsumer
+from tokenfleet.bus.flush import flush
 from tokenfleet.bus.publisher import PublishWindow
 from tokenfleet.bus.reader import FromSequence, FromTime, Stored, StreamState, read_stored, stream_state
 from tokenfleet.bus.storage import streams
@@ -182,7 +183,7 @@ class Bus:
         """Subscribe without decoding; flushed, so that messages published from now on arrive."""
         subscription = await self._client.subscribe(subject, queue=queue, cb=handler)
         self._subscriptions.add(subscription)
-        await self._client.flush()
+        await flush(self._client)
 
         async def unsubscribe() -> None:
             self._subscriptions.discard(subscription)
@@ -355,7 +356,7 @@ class Bus:
 
     async def flush(self) -> None:
         """Return when the server has taken everything published so far."""
-        await self._client.flush()
+        await flush(self._client)
 
     async def drain(self) -> None:
         """Take no more messages, finish what is being handled, send what is buffered, and close."""
@@ -369,7 +370,7 @@ class Bus:
                 await asyncio.gather(*(each.drain() for each in self._subscriptions), return_exceptions=True)
                 if self._handlers:
                     await asyncio.wait(self._handlers)
-                await self._client.flush()
+                await flush(self._client)
         with contextlib.suppress(NatsError, RuntimeError):
             await self._client.close()
 

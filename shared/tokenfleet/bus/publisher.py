@@ -13,6 +13,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from tokenfleet.bus.flush import flush
 from tokenfleet.errors import UnavailableError
 
 
@@ -37,7 +38,7 @@ class PublishWindow:
         """Subscribe the inbox that acknowledgements arrive on."""
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self._on_ack)
-        await self._client.flush()
+        await flush(self._client)
 
     async def _on_ack(self, message: Msg) -> None:
         future = self._waiting.get(message.subject.rpartition(".")[2])
