@@ -36,7 +36,8 @@ up: $(STAMP)  ## Start the whole stack and stay up (Ctrl-C stops all of it); SIT
 	@$(BIN)/tokenfleet up $(if $(SITES),--sites $(SITES))
 
 test: $(STAMP) lint types  ## Lint, type-check and run all tests (real NATS and Postgres, embedded)
-	@$(BIN)/pytest
+	@$(BIN)/pytest tests/unit tests/contract --numprocesses auto --dist loadfile
+	@$(BIN)/pytest --ignore tests/unit --ignore tests/contract
 
 lint: $(STAMP)  ## Formatting, lint rules and import contracts
 	@$(BIN)/ruff format --check --quiet .

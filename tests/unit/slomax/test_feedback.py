@@ -126,6 +126,15 @@ def test_a_class_served_worse_than_the_others_gets_a_higher_floor_within_bounds_
     assert run.controller.shares(POLICY) == POLICY.shares
 
 
+def test_a_class_of_few_requests_is_judged_by_several_windows_and_not_by_its_crowded_ones():
+    run, changes = Run(), []
+    for _ in range(20):
+        for few in (window(29), window(29), window(31, met=0.5)):
+            changes += run.see({"interactive": window(met=0.97), "long_context": few})
+    assert changes == []
+    assert run.see({"interactive": window(met=0.97), "long_context": window(10, met=0.3)}, times=10) != []
+
+
 def test_a_class_that_is_a_little_behind_now_and_then_keeps_its_floor_where_it_is():
     run, changes = Run(), []
     for _ in range(20):
