@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from conftest import NatsServer
 from fleets import POOL, record, request, state
+from in_process import in_process
 
 import fleetmind.main
 import slomax.main
@@ -39,20 +40,11 @@ from tokenpilot.settings import TokenPilotSettings
 pytestmark = pytest.mark.integration
 
 
-@asynccontextmanager
-async def running(
+def running(
     nats_server: NatsServer, user: str, module: Any, replica: str = "one"
-) -> AsyncIterator[Service]:
-    """A service in this process, connected with its own permissions."""
+) -> AbstractAsyncContextManager[Service]:
     kind = TokenPilotSettings if module is tokenpilot.main else Settings
-    settings = nats_server.settings(user, kind, replica=f"{user}-{replica}")
-    service = Service(user, settings, await Bus.connect(settings, user))
-    await module.start(service)
-    await service.start_broker()
-    try:
-        yield service
-    finally:
-        await service.stop()
+    return in_process(nats_server, user, module.start, kind, replica=f"{user}-{replica}")
 
 
 @dataclass

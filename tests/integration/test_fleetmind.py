@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
 from conftest import NatsServer
+from in_process import in_process
 from unit.fleetmind.worlds import MODEL, capacity, request, summary
 
 import fleetmind.grants
@@ -23,7 +24,6 @@ from tokenfleet.contracts.policy import Fleet, Policy, Rollout, Tenant
 from tokenfleet.contracts.requests import Event, Placed, Refused, RequestSpec, Submitted, event_id
 from tokenfleet.contracts.sites import Fared, Happened
 from tokenfleet.service import Service
-from tokenfleet.settings import Settings
 
 pytestmark = pytest.mark.integration
 
@@ -33,16 +33,8 @@ HEADROOM_S = (1 - Fleet().reserve_share) * FIRST_LIMIT_S
 ACME = Tenant(tenant="acme")
 
 
-@asynccontextmanager
-async def running(nats_server: NatsServer, site: str) -> AsyncIterator[Service]:
-    settings = nats_server.settings("fleetmind", Settings, site=site, replica=f"fleetmind-{site}")
-    service = Service("fleetmind", settings, await Bus.connect(settings, "fleetmind"))
-    await fleetmind.main.start(service)
-    await service.start_broker()
-    try:
-        yield service
-    finally:
-        await service.stop()
+def running(nats_server: NatsServer, site: str) -> AbstractAsyncContextManager[Service]:
+    return in_process(nats_server, "fleetmind", fleetmind.main.start, site=site, replica=f"fleetmind-{site}")
 
 
 @dataclass

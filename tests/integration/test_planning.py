@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner
 from conftest import NatsServer
+from in_process import in_process
 from unit.fleetmind.worlds import MODEL, capacity, request, summary
 
 import fleetmind.asking
@@ -25,7 +26,6 @@ from tokenfleet.contracts.policy import Fleet, Policy, PoolScaling, Scaling, Sit
 from tokenfleet.contracts.requests import Submitted, event_id
 from tokenfleet.contracts.sites import Asked, AskedOf
 from tokenfleet.service import Service
-from tokenfleet.settings import Settings
 
 pytestmark = pytest.mark.integration
 
@@ -39,16 +39,8 @@ IN_FORCE = Scaling(
 )
 
 
-@asynccontextmanager
-async def running(nats_server: NatsServer, site: str, replica: str) -> AsyncIterator[Service]:
-    settings = nats_server.settings("fleetmind", Settings, site=site, replica=replica)
-    service = Service("fleetmind", settings, await Bus.connect(settings, "fleetmind"))
-    await fleetmind.main.start(service)
-    await service.start_broker()
-    try:
-        yield service
-    finally:
-        await service.stop()
+def running(nats_server: NatsServer, site: str, replica: str) -> AbstractAsyncContextManager[Service]:
+    return in_process(nats_server, "fleetmind", fleetmind.main.start, site=site, replica=replica)
 
 
 @dataclass
