@@ -377,7 +377,11 @@ class Bus:
 
 async def _ensure_stream(js: JetStreamContext, config: StreamConfig, may_change: bool) -> None:
     try:
-        await js.add_stream(config)
+        try:
+            await js.add_stream(config)
+        except TimeoutError:
+            # The server may have been restarted meanwhile: the answer is lost, the connection is there again.
+            await js.add_stream(config)
     except BadRequestError as error:
         if error.err_code != STREAM_DIFFERS:
             raise
