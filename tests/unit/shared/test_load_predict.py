@@ -151,7 +151,7 @@ def relative_errors(
 ) -> list[float]:
     """A random load given to the engine model and to a load view: how far the predicted TTFTs were off.
 
-    The view hears of first tokens of the streamed share only, and of all that the engine's metrics tell every second.
+    The view hears of first tokens of the streamed share only.
     """
     draw, silent = random.Random(seed), random.Random(seed + 1)
     engine, load = EngineModel(PROFILE, BLOCK), LoadView()
