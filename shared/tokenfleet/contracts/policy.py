@@ -16,9 +16,9 @@ CLASSES = ("interactive", "long_context", "batch")
 
 Routing = Literal["predicted", "least_requests", "round_robin"]
 Tier = Literal["priority", "default", "flex"]
-WhenLate = Literal["refuse", "degrade", "wait"]
-"""What becomes of a request that is predicted to miss its objective: refused early, moved to the batch class, or
-queued for as long as it takes."""
+WhenLate = Literal["refuse", "spare", "degrade", "wait"]
+"""What becomes of a request that is predicted to miss its objective: refused early; served late where few
+come too late, and refused where many do; moved to the batch class; or queued for as long as it takes."""
 
 OTHER_POOLS = "*"
 """The key of the price of a GPU-hour in every pool that has none of its own."""
@@ -135,7 +135,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A request may do more harm the more of its slack is gone, all that is allowed from this share on."""
     misses_allowed: Positive = 0.36
     """Start a request only where it is expected to push at most so many others over their objective."""
-    when_late: WhenLate = "refuse"
+    when_late: WhenLate = "spare"
     long_context_tokens: Annotated[int, msgspec.Meta(gt=0)] = 16_000
     long_prefills_per_instance: Annotated[int, msgspec.Meta(gt=0)] = 1
     """Prompts of the long_context class that may be computed at one instance at a time."""

@@ -23,10 +23,11 @@ from slomax.policy.admission import (
     too_late_to_queue,
     unservable,
 )
-from slomax.policy.classify import BATCH, degrade, promised_s
+from slomax.policy.classify import BATCH, promised_s
 from slomax.policy.due import DueFirst
 from slomax.policy.entry import Entry
 from slomax.policy.fair_queue import FairQueue
+from slomax.policy.late import Late
 from slomax.policy.places import OVERLAP, Place, place_of
 from slomax.policy.prospects import START_WITHIN_S, least_wait_s, prospects
 from slomax.policy.room import Room
@@ -65,6 +66,7 @@ class PoolScheduler:
         self.queues: dict[str, FairQueue] = defaultdict(FairQueue)
         self._room = Room(load, lengths)
         self._due_first = DueFirst()
+        self._late = Late()
         self._started: dict[str, Entry] = {}
         self._class_of: dict[str, str] = {}
         self._next_look_s = 0.0
@@ -134,12 +136,11 @@ class PoolScheduler:
         if late is None and not place.position and not yields:
             verdict = judge(entry, ahead, self._room.allowed(entry, ahead, policy), margins, now_s)
         if isinstance(verdict, Refuse):
-            verdict = _instead(entry, verdict, policy)
+            verdict = self._late.instead(entry, verdict, policy, len(fitting), now_s)
         if isinstance(verdict, Keep):
             verdict = self._full(entry, policy, margins, place) or verdict
         if isinstance(verdict, Keep):
-            self.queues[entry.request_class].add(entry)
-            self._class_of[entry.request_id] = entry.request_class
+            self._wait(entry)
         elif isinstance(verdict, Start):
             self._begin(entry, now_s)
         return verdict
@@ -167,6 +168,7 @@ class PoolScheduler:
     def remove(self, request_id: str) -> Entry | None:
         """Its client left, or its time is over: it leaves at once and nobody is charged. None: it did not wait."""
         self._room.claims.release(request_id)
+        self._late.gone(request_id)
         request_class = self._class_of.pop(request_id, None)
         return self.queues[request_class].remove(request_id) if request_class is not None else None
 
@@ -241,13 +243,13 @@ class PoolScheduler:
                     others_wait = others_wait or not entry.floods
                     self._room.claims.consider(entry, ahead, len(fitting), now_s)
                 else:
-                    yield from self._decided(entry, verdict, policy, now_s)
+                    yield from self._decided(entry, verdict, policy, len(instances), now_s)
             least_s = least_wait_s(instances, self._load, now_s)
         for entry in queue.pressing(now_s + least_s):
             refusal = hopeless(entry, least_s, now_s)
             # It may have left while the ones before it were answered.
             if refusal is not None and entry.request_id in self._class_of:
-                yield from self._decided(entry, refusal, policy, now_s)
+                yield from self._decided(entry, refusal, policy, len(instances), now_s)
 
     def _next_of(
         self, request_class: str, instances: Sequence[InstanceView], policy: Policy, now_s: float
@@ -264,11 +266,13 @@ class PoolScheduler:
         return queue.in_order(LOOKED_AT, first_before_s, wanted)
 
     def _decided(
-        self, entry: Entry, verdict: Start | Refuse, policy: Policy, now_s: float
+        self, entry: Entry, verdict: Start | Refuse, policy: Policy, instances: int, now_s: float
     ) -> Iterator[Released]:
         """Its wait is over, unless its tenant wants it served late rather than refused."""
         request_class = entry.request_class
-        outcome = _instead(entry, verdict, policy) if isinstance(verdict, Refuse) else verdict
+        outcome: Verdict = verdict
+        if isinstance(verdict, Refuse):
+            outcome = self._late.instead(entry, verdict, policy, instances, now_s)
         if isinstance(outcome, Keep):
             self._requeue(entry, request_class)
             return
@@ -326,8 +330,12 @@ class PoolScheduler:
     def _requeue(self, entry: Entry, from_class: str) -> None:
         """It gave up its objective: its place is among those that have none, or in the class below."""
         self.queues[from_class].remove(entry.request_id)
+        self._wait(entry)
+
+    def _wait(self, entry: Entry) -> None:
         self.queues[entry.request_class].add(entry)
         self._class_of[entry.request_id] = entry.request_class
+        self._late.waits(entry)
 
 
 def _fitting(entry: Entry, instances: Sequence[InstanceView]) -> list[InstanceView]:
@@ -337,17 +345,6 @@ def _fitting(entry: Entry, instances: Sequence[InstanceView]) -> list[InstanceVi
         for view in instances
         if entry.tokens <= view.record.profile.longest_prompt_tokens and view.record.instance not in excluded
     ]
-
-
-def _instead(entry: Entry, refusal: Refuse, policy: Policy) -> Verdict:
-    """What its tenant wants for a request that cannot meet its objective: a refusal, the class below, or a wait."""
-    if refusal.reason != "predicted_to_miss_objective" or entry.when_late == "refuse":
-        return refusal
-    if entry.when_late == "degrade" and entry.request_class != BATCH:
-        degrade(entry, policy)
-        return Keep("degraded")
-    entry.promised_s = None
-    return Keep("best_effort")
 
 
 def _expiry(entry: Entry, now_s: float) -> Refuse:

@@ -14,9 +14,14 @@ IDLE_WORK_S = 1e-3
 
 
 class Work:
-    """Engine seconds of prefill started for each class or tenant, forgotten exponentially."""
+    """Engine seconds of prefill started for each class or tenant, forgotten exponentially.
 
-    def __init__(self) -> None:
+    Args:
+        memory_s: within about this time.
+    """
+
+    def __init__(self, memory_s: float = MEMORY_S) -> None:
+        self._memory_s = memory_s
         self._work_s: dict[str, float] = {}
         self._time_s = 0.0
 
@@ -36,17 +41,17 @@ class Work:
     def per_s(self, name: str, now_s: float) -> float:
         """Engine seconds of its prefill started per second, lately."""
         self._decay(now_s)
-        return self._work_s.get(name, 0.0) / MEMORY_S
+        return self._work_s.get(name, 0.0) / self._memory_s
 
     def per_s_besides(self, name: str, now_s: float) -> float:
         """The same of all others."""
         self._decay(now_s)
-        return sum(work_s for other, work_s in self._work_s.items() if other != name) / MEMORY_S
+        return sum(work_s for other, work_s in self._work_s.items() if other != name) / self._memory_s
 
     def total_per_s(self, now_s: float) -> float:
         """The same of all together."""
         self._decay(now_s)
-        return sum(self._work_s.values()) / MEMORY_S
+        return sum(self._work_s.values()) / self._memory_s
 
     def forget_idle(self, now_s: float) -> None:
         """Drop those for which nothing was started lately."""
@@ -56,7 +61,7 @@ class Work:
     def _decay(self, now_s: float) -> None:
         if now_s <= self._time_s:
             return  # Asked again at the same moment, as one look through the queues does many times.
-        kept = math.exp(-(now_s - self._time_s) / MEMORY_S)
+        kept = math.exp(-(now_s - self._time_s) / self._memory_s)
         self._time_s = now_s
         for name in self._work_s:
             self._work_s[name] *= kept
