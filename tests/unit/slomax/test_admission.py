@@ -8,6 +8,7 @@ from slomax_pool import Pool
 
 from slomax.policy.admission import Keep, Margins, Refuse, Start, too_late_to_queue
 from slomax.policy.classify import entry_of
+from slomax.policy.feedback import WINDOW_S
 from slomax.policy.scheduler import DESERTED_S
 from tokenfleet.contracts.policy import ClassObjective, Policy, QueueLimits, Tenant
 from tokenfleet.contracts.requests import Objective
@@ -196,6 +197,20 @@ def test_where_many_came_too_late_lately_one_more_is_refused_though_none_waits()
     pool.wait(600.0)
     pool.occupy("a", 120_000)
     assert isinstance(pool.submit("much later", 1_000), Keep)
+
+
+def test_those_served_late_on_purpose_say_nothing_of_margins():
+    pool = Pool("a")
+    patient = Tenant(tenant="acme", when_late="wait")
+    changes = pool.admission.adjust(pool.policy, pool.now_s)
+    for round_ in range(6):
+        pool.occupy("a")
+        for number in range(40):
+            assert isinstance(pool.submit(f"late-{round_}-{number}", 1_000, tenant=patient), Keep)
+        pool.wait(WINDOW_S)
+        changes += pool.admission.adjust(pool.policy, pool.now_s)
+    assert len(pool.started) == 240
+    assert changes == []
 
 
 def test_a_line_of_a_batch_that_cannot_be_done_by_its_deadline_is_refused_however_few_they_are():

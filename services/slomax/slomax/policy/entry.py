@@ -34,6 +34,8 @@ class Entry:
     """The first token's time limit that its promises amount to, counted from its arrival; None: there is none."""
     floods: bool = False
     """Whether its tenant takes far more than its share while others wait, as of the last look at it."""
+    given_up: bool = False
+    """Whether its promise cannot be kept and it is served nevertheless."""
     degraded_from: str | None = None
     """The class whose objective it could not meet."""
 

@@ -40,12 +40,12 @@ class Late:
             return Keep("degraded")
         if entry.when_late == "spare" and not self._spares(entry, instances, now_s):
             return refusal
-        entry.promised_s = None
+        entry.promised_s, entry.given_up = None, True
         return Keep("best_effort")
 
     def waits(self, entry: Entry) -> None:
         """A request is queued."""
-        if entry.when_late == "spare" and entry.promised_s is None:
+        if entry.when_late == "spare" and entry.given_up:
             self._waiting_s[entry.request_id] = entry.own_prefill_s
 
     def gone(self, request_id: str) -> None:

@@ -13,7 +13,7 @@ class Evidence:
 
     offered: int = 0
     refused: int = 0
-    """Because their objective was predicted to be missed."""
+    """Because their objective was predicted to be missed; those served nevertheless included, who say nothing of margins."""
     ended: int = 0
     """Admitted ones that are over; clients that left are not counted."""
     met: int = 0

@@ -113,7 +113,7 @@ class PoolAdmission:
         """A request is over, whatever became of it."""
         self._scheduler.ended(request_id, reused_tokens=reused_tokens, output_tokens=output_tokens)
         running = self._running.pop(request_id, None)
-        if running is None or client_left:
+        if running is None or client_left or running.entry.given_up:
             return
         outcome = judge_outcome(
             running.entry, running.first_token_s, now_s, output_tokens, completed=completed
@@ -189,5 +189,6 @@ class PoolAdmission:
     def _decided(self, entry: Entry, verdict: Start | Refuse, now_s: float) -> None:
         if isinstance(verdict, Start):
             self._running[entry.request_id] = _Running(entry, now_s)
+            self._seen(entry).refused += int(entry.given_up)
         elif verdict.status == TOO_MANY_REQUESTS:
             self._seen(entry).refused += 1
