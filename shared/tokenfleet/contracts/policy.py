@@ -135,7 +135,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A request may do more harm the more of its slack is gone, all that is allowed from this share on."""
     misses_allowed: Positive = 0.36
     """Start a request only where it is expected to push at most so many others over their objective."""
-    when_late: WhenLate = "spare"
+    when_late: WhenLate = "refuse"
     long_context_tokens: Annotated[int, msgspec.Meta(gt=0)] = 16_000
     long_prefills_per_instance: Annotated[int, msgspec.Meta(gt=0)] = 1
     """Prompts of the long_context class that may be computed at one instance at a time."""

@@ -15,7 +15,7 @@ class Router:
 
     def __init__(self, *engines: str, admission: bool = False) -> None:
         self.now_s = 0.0
-        self._policy = TokenFleetPolicy(0, Policy(admission=admission, when_late="refuse"))
+        self._policy = TokenFleetPolicy(0, Policy(admission=admission))
         self._at: dict[str, str] = {}
         self._probes = 0
         self._engines = list(engines)

@@ -19,9 +19,6 @@ LONG = 12_000
 BATCH: dict[str, Any] = {"task": "batch", "service_tier": "flex"}
 
 
-REFUSES = Policy(when_late="refuse")
-
-
 def waiting(*engines: str, policy: Policy | None = None) -> Pool:
     """A pool whose engines are all busy for seconds, so that what arrives waits."""
     pool = Pool(*(engines or ("a",)), policy=policy)
@@ -72,11 +69,11 @@ class TestTheSameCauseHasTheSameCode:
     """Row 7 (llm-d-router #2097, #2162, #2047 and others): 500 instead of 429 or 503, the reason lost."""
 
     def test_an_objective_that_cannot_be_met_is_the_same_429_on_arrival_and_after_a_wait(self):
-        pool = waiting(policy=REFUSES)
+        pool = waiting()
         for _ in range(3):
             pool.occupy("a")
         on_arrival = pool.submit("hopeless")
-        queued = Pool("a", policy=REFUSES)
+        queued = Pool("a")
         queued.occupy("a", 15_000)
         assert isinstance(queued.submit("hopeful"), Keep)
         for _ in range(3):

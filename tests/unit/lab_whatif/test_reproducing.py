@@ -53,7 +53,7 @@ def test_half_of_the_instances_missing_is_not_to_be_trusted_and_what_differs_is_
 
 
 def test_admission_is_run_again_too_and_refuses_about_as_many():
-    policy = Policy(when_late="refuse")
+    policy = Policy()
     overload = run_events(policy, rate_per_s=3.0)
     comparison = compare(situations([situation(NAMES, policy=policy)]) + overload)
     assert comparison.recorded["refused"] > 0

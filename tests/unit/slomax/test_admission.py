@@ -42,7 +42,7 @@ def test_while_no_engine_can_begin_soon_a_request_waits_here_and_not_there():
 
 
 def test_a_wait_beyond_the_slack_is_refused_early_with_a_time_to_come_back():
-    pool = Pool("a", "b", policy=Policy(when_late="refuse"))
+    pool = Pool("a", "b")
     pool.occupy("a"), pool.occupy("b")
     refused = refusal(pool.submit("r", 1_000))
     assert (refused.status, refused.reason) == (429, "predicted_to_miss_objective")
@@ -50,7 +50,7 @@ def test_a_wait_beyond_the_slack_is_refused_early_with_a_time_to_come_back():
 
 
 def test_the_same_wait_is_borne_by_a_long_prompt_whose_objective_leaves_more_slack():
-    pool = Pool("a", "b", policy=Policy(when_late="refuse"))
+    pool = Pool("a", "b")
     pool.occupy("a", 38_000), pool.occupy("b", 38_000)
     refusal(pool.submit("short", 1_000))
     assert isinstance(pool.submit("long", 60_000), Keep)
@@ -168,10 +168,13 @@ def test_whoever_gave_up_its_objective_lets_those_that_can_meet_theirs_go_first(
     assert pool.started == ["hopeful", "hopeless"]
 
 
+SPARE = Tenant(tenant="acme", when_late="spare")
+
+
 def test_a_late_request_is_served_where_few_come_too_late():
     pool = Pool("a", "b")
     pool.occupy("a"), pool.occupy("b")
-    assert isinstance(pool.submit("late", 1_000), Keep)
+    assert isinstance(pool.submit("late", 1_000, tenant=SPARE), Keep)
     pool.wait(12.0)
     assert pool.started == ["late"]
 
@@ -179,24 +182,24 @@ def test_a_late_request_is_served_where_few_come_too_late():
 def test_where_much_waits_that_is_late_already_one_more_is_refused():
     pool = Pool("a")
     pool.occupy("a", 120_000)
-    taken = [pool.submit(f"r{number}", 20_000) for number in range(6)]
+    taken = [pool.submit(f"r{number}", 20_000, tenant=SPARE) for number in range(6)]
     waits = [isinstance(verdict, Keep) for verdict in taken]
     assert waits == sorted(waits, reverse=True) and 1 <= sum(waits) <= 4
     assert refusal(taken[-1]).reason == "predicted_to_miss_objective"
     pool.admission.remove("r0")
-    assert isinstance(pool.submit("again", 20_000), Keep)
+    assert isinstance(pool.submit("again", 20_000, tenant=SPARE), Keep)
 
 
 def test_where_many_came_too_late_lately_one_more_is_refused_though_none_waits():
     pool = Pool("a")
     pool.occupy("a", 120_000)
     for number in range(40):
-        pool.submit(f"r{number}", 8_000)
+        pool.submit(f"r{number}", 8_000, tenant=SPARE)
         pool.admission.remove(f"r{number}")
-    assert refusal(pool.submit("late", 1_000)).reason == "predicted_to_miss_objective"
+    assert refusal(pool.submit("late", 1_000, tenant=SPARE)).reason == "predicted_to_miss_objective"
     pool.wait(600.0)
     pool.occupy("a", 120_000)
-    assert isinstance(pool.submit("much later", 1_000), Keep)
+    assert isinstance(pool.submit("much later", 1_000, tenant=SPARE), Keep)
 
 
 def test_those_served_late_on_purpose_say_nothing_of_margins():
@@ -216,18 +219,18 @@ def test_those_served_late_on_purpose_say_nothing_of_margins():
 def test_a_line_of_a_batch_that_cannot_be_done_by_its_deadline_is_refused_however_few_they_are():
     pool = Pool("a")
     pool.occupy("a", 120_000)
-    refused = refusal(pool.submit("line", 1_000, service_tier="flex", due_ns=1, left_s=5.0))
+    refused = refusal(pool.submit("line", 1_000, service_tier="flex", due_ns=1, left_s=5.0, tenant=SPARE))
     assert refused.reason == "predicted_to_miss_objective"
 
 
 def test_one_that_its_full_queue_refuses_takes_no_room_from_other_late_ones():
     pool = Pool("a", policy=Policy(queue=QueueLimits(requests=1)))
     pool.occupy("a")
-    assert isinstance(pool.submit("r0", 1_000), Keep)
+    assert isinstance(pool.submit("r0", 1_000, tenant=SPARE), Keep)
     for number in range(1, 50):
-        assert refusal(pool.submit(f"r{number}", 1_000)).reason == "queue_full"
+        assert refusal(pool.submit(f"r{number}", 1_000, tenant=SPARE)).reason == "queue_full"
     pool.admission.remove("r0")
-    assert isinstance(pool.submit("r50", 1_000), Keep)
+    assert isinstance(pool.submit("r50", 1_000, tenant=SPARE), Keep)
 
 
 def test_who_waits_for_kv_room_is_kept_here():
