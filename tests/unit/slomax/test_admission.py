@@ -226,11 +226,11 @@ def test_a_line_of_a_batch_that_cannot_be_done_by_its_deadline_is_refused_howeve
 def test_one_that_its_full_queue_refuses_takes_no_room_from_other_late_ones():
     pool = Pool("a", policy=Policy(queue=QueueLimits(requests=1)))
     pool.occupy("a")
-    assert isinstance(pool.submit("r0", 1_000, tenant=SPARE), Keep)
-    for number in range(1, 50):
-        assert refusal(pool.submit(f"r{number}", 1_000, tenant=SPARE)).reason == "queue_full"
+    assert isinstance(pool.submit("r0", 8_000, tenant=SPARE), Keep)
+    for number in range(1, 15):
+        assert refusal(pool.submit(f"r{number}", 8_000, tenant=SPARE)).reason == "queue_full"
     pool.admission.remove("r0")
-    assert isinstance(pool.submit("r50", 1_000, tenant=SPARE), Keep)
+    assert isinstance(pool.submit("r15", 8_000, tenant=SPARE), Keep)
 
 
 def test_who_waits_for_kv_room_is_kept_here():

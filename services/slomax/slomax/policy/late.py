@@ -10,7 +10,7 @@ MOST_SHARE, MEMORY_S = 0.05, 300.0
 """Of a pool's time: while the prompts that came too late within about this time take no more, they are served
 nevertheless. A burst passes; where a pool is short for long, each of them would make others late (docs/adr/0011)."""
 MOST_WAITING_S = 5.0
-"""Of their prefill for each instance, that waits at a time: whoever comes after it would wait for minutes."""
+"""Of their prefill for each instance, that waits at a time: with more before it, a late request is refused."""
 LATE = "late"
 
 
