@@ -1,13 +1,13 @@
 """Does for one request what its life cycle asks for: publish, wait, call the engine, relay, answer."""
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, replace
 
 import structlog
 from aiohttp import web
 
 from ingress import answers
+from ingress.client_answer import ClientAnswer
 from ingress.engine_connection import EngineError
 from ingress.errors import ApiError
 from ingress.gateway import Gateway
@@ -45,8 +45,6 @@ from tokenfleet.contracts.sites import Fared
 log = structlog.get_logger(__name__)
 
 PATHS: dict[Operation, str] = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions"}
-LAST_WORDS_S = 2.0
-"""How long a client may take to read the end of a stream that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +77,18 @@ class RequestDriver:
         self._gateway = gateway
         self._life = life
         self._engine_request = engine_request
-        self._client = client
+        self._client = ClientAnswer(life, client)
         self._trace = trace
         self._reservation = reservation
         self._timer: asyncio.Timeout | None = None
         self._stopped = False
         self._relay: EventRelay | None = None
         self._tokens_per_event = 1
-        self._whole: web.Response | None = None
-        """The engine's answer, when it is not streamed."""
-        self._stream: web.StreamResponse | None = None
-        """The answer to the client, once a stream has begun."""
-        self._error_relayed = False
 
     @property
     def internal(self) -> bool:
         """Whether this process asks for it itself, for a batch."""
-        return self._client is None
+        return self._client.internal
 
     @property
     def retry_after_s(self) -> float | None:
@@ -132,13 +125,13 @@ class RequestDriver:
         finally:
             gateway.leave(self)
             self._settle()
-        return await self._answer_client()
+        return await self._client.end(self._finish())
 
     async def turn_away(self, refusal: TurnedAway) -> web.StreamResponse:
         """Refuse the request before anything was asked; it has an outcome like any other."""
         self._tell(refusal)
         self._settle()
-        return await self._answer_client()
+        return await self._client.end(self._finish())
 
     def stop(self) -> None:
         """End the request now, because this process is stopping."""
@@ -212,9 +205,7 @@ class RequestDriver:
 
     def _settle(self) -> None:
         """Record the outcome. Nothing here waits, so that no cancellation can come between."""
-        finish = self._life.finish
-        assert finish is not None
-        gateway, ended = self._gateway, finish.ended
+        gateway, ended = self._gateway, self._finish().ended
         try:
             gateway.journal.ended(ended)
         except OSError:
@@ -224,6 +215,11 @@ class RequestDriver:
         self._tell_fared(self._life.fared(ended))
         gateway.metrics.ended(ended, self._engine_request.operation)
         log.debug("ended", request_id=ended.request_id, outcome=ended.outcome, reason=ended.reason)
+
+    def _finish(self) -> Finish:
+        finish = self._life.finish
+        assert finish is not None
+        return finish
 
     def _settle_tokens(self, used: int) -> None:
         if self._reservation is not None:
@@ -317,21 +313,22 @@ class RequestDriver:
             reading = answers.read(body)
             if reading.error:
                 return await self._engine_failed(EngineFailed("engine_error"))
-            self._whole = self._response(answer, record, body)
+            self._client.keep(answer, body, record.instance)
             return self._tell(EngineCompleted(reading.finish_reason or "unknown", 0, reading.usage))
         if 400 <= answer.status < 500:
-            self._whole = self._response(answer, record, await answer.read_all(limit_bytes))
+            self._client.keep(answer, await answer.read_all(limit_bytes), record.instance)
             return self._tell(EngineRejected(answer.status))
         return await self._engine_failed(EngineFailed(f"engine_status_{answer.status}"))
 
     async def _relay_stream(self, answer: EngineAnswer, record: InstanceRecord) -> Step:
         """Relay events as they come. Until the first token they are held, so that another attempt is possible."""
         relay = self._relay = EventRelay(strip_usage=self._engine_request.strip_usage)
+        client = self._client
         held = b""
         while chunk := await answer.read():
             events = held + relay.feed(chunk)
             held = b""
-            if self._stream is None:
+            if not client.streaming:
                 if not relay.has_token:
                     held = events
                     continue
@@ -339,21 +336,18 @@ class RequestDriver:
                 await self._publish_facts()
                 if self._life.site != self._gateway.settings.site:
                     self._tell_fared(self._life.fared())
-                self._stream = await self._open_stream(answer, record)
-            if events:
-                await self._stream.write(events)
+                await client.begin_stream(answer, record.instance)
+            await client.write(events)
         held += relay.finish()
         end = relay.end()
         if end.error or not end.whole:
-            self._error_relayed = end.error and self._stream is not None
+            if end.error and client.streaming:
+                await client.write(held, says_error=True)
             reason = "engine_error" if end.error else "engine_cut_stream"
-            if self._error_relayed and held and self._stream is not None:
-                await self._stream.write(held)
             return await self._engine_failed(EngineFailed(reason, output_tokens=self._output_tokens()))
-        if self._stream is None:
-            self._stream = await self._open_stream(answer, record)
-        if held:
-            await self._stream.write(held)
+        if not client.streaming:
+            await client.begin_stream(answer, record.instance)
+        await client.write(held)
         return self._tell(EngineCompleted(end.finish_reason or "unknown", self._output_tokens(), end.usage))
 
     async def _engine_failed(self, failure: EngineFailed) -> Step:
@@ -369,48 +363,3 @@ class RequestDriver:
         """An estimate of what the engine has generated so far in this attempt."""
         relay = self._relay
         return relay.events * self._tokens_per_event if relay is not None and relay.has_token else 0
-
-    # -- the client
-
-    def _headers(self, answer: EngineAnswer | None, instance: str | None) -> dict[str, str]:
-        headers = {"x-request-id": self._life.request_id}
-        if instance is not None:
-            headers["x-tokenfleet-site"] = self._life.site
-            headers["x-tokenfleet-instance"] = instance
-            headers["x-tokenfleet-pool"] = self._life.pool
-            headers["x-tokenfleet-attempt"] = str(self._life.attempt)
-        if self._life.queue_wait_s is not None:
-            headers["x-tokenfleet-queue-wait-s"] = f"{self._life.queue_wait_s:.3f}"
-        if answer is not None:
-            headers["content-type"] = answer.headers.get("content-type", "application/json")
-        return headers
-
-    def _response(self, answer: EngineAnswer, record: InstanceRecord, body: bytes) -> web.Response:
-        return web.Response(body=body, status=answer.status, headers=self._headers(answer, record.instance))
-
-    async def _open_stream(self, answer: EngineAnswer, record: InstanceRecord) -> web.StreamResponse:
-        headers = self._headers(answer, record.instance) | {"cache-control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        assert self._client is not None
-        await response.prepare(self._client)
-        return response
-
-    async def _answer_client(self) -> web.StreamResponse:
-        finish = self._life.finish
-        assert finish is not None
-        ended = finish.ended
-        error = ApiError(ended.status, finish.message, code=ended.reason, retry_after_s=finish.retry_after_s)
-        if self._stream is not None:
-            with contextlib.suppress(ConnectionResetError, TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_S):
-                    if ended.outcome != "completed" and not self._error_relayed:
-                        await self._stream.write(error.sse_event())
-                    await self._stream.write_eof()
-            return self._stream
-        if self._whole is not None and ended.outcome in ("completed", "rejected"):
-            return self._whole
-        headers = self._headers(None, ended.instance) | error.headers
-        # 499 says what became of it; nobody is there to read the answer.
-        return web.Response(
-            body=error.body(), status=ended.status, headers=headers, content_type="application/json"
-        )
