@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import httpx2 as httpx
 from accountants import SITE, ended_request, publish
+from booking import until_booked
 from conftest import NatsServer, Servers, delete_all_streams
 from warm_processes import start_service
 
@@ -144,14 +145,7 @@ class LedgerWorld:
 
     async def until_acknowledged(self) -> None:
         """Return once the accountants have acknowledged everything."""
-
-        async def everything() -> bool:
-            try:
-                return await self.backlog() == 0
-            except UnavailableError:  # NATS is on its way back
-                return False
-
-        await until(everything, "every event is acknowledged")
+        await until_booked(self.operator)
 
     async def rows(self) -> int:
         """How many rows there are, whatever they say."""

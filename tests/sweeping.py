@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 from accountants import POOL, SITE, ended_request
+from booking import until_booked
 from click.testing import CliRunner
 from conftest import NatsServer
 
@@ -79,13 +80,7 @@ class World:
             await self.operator.publish_acked(subject, event, f"{event.event_id}{copy}")
 
     async def until_booked(self) -> None:
-        """Nothing is left to book, twice in a row: a busy NATS counts what it has just stored a moment later."""
-        nothing_left = 0
-        async with asyncio.timeout(PATIENCE_S):
-            while nothing_left < 2:
-                await asyncio.sleep(0.05)
-                backlog = await self.operator.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE)
-                nothing_left = 0 if backlog else nothing_left + 1
+        await until_booked(self.operator)
 
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
         connection = await asyncpg.connect(self.dsn)

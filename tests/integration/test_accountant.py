@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 from accountants import POOL, SITE, accountant, ended_request, publish
+from booking import until_booked
 from click.testing import CliRunner
 from conftest import NatsServer
 from nats.aio.msg import Msg
@@ -80,12 +81,10 @@ async def until_written(dsn: str, bus: Bus, run: str, rows: int) -> None:
     """Wait until the ledger has taken everything in, then compare."""
 
     async def caught_up() -> bool:
-        return (
-            await bus.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE) == 0
-            and await rows_of(dsn, run) >= rows
-        )
+        return await rows_of(dsn, run) >= rows
 
     await until(caught_up, f"{rows} rows of {run}")
+    await until_booked(bus)
     assert await rows_of(dsn, run) == rows
 
 

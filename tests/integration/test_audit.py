@@ -11,11 +11,11 @@ import asyncpg
 import msgspec
 import pytest
 from accountants import POOL, SITE, accountant, ended_request
+from booking import until_booked
 from click.testing import CliRunner, Result
 from conftest import NatsServer
 
 from console.main import cli
-from goodput_accountant.main import DURABLE
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.contracts.requests import (
@@ -30,7 +30,6 @@ from tokenfleet.event_log import read_log
 pytestmark = pytest.mark.integration
 
 ROWS = 120
-PATIENCE_S = 40.0
 
 
 def ended(request_id: str, **changes: Any) -> Ended:
@@ -53,10 +52,9 @@ async def publish(bus: Bus, events: Iterable[Ended], copy: str = "") -> None:
         await bus.publish_acked(subject, event, f"{event.event_id}{copy}")
 
 
-async def until_booked(nats_server: NatsServer) -> None:
-    async with connected(nats_server, "operator") as bus, asyncio.timeout(PATIENCE_S):
-        while await bus.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE):
-            await asyncio.sleep(0.05)
+async def until_all_booked(nats_server: NatsServer) -> None:
+    async with connected(nats_server, "operator") as bus:
+        await until_booked(bus)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +73,7 @@ def ledger(nats_server: NatsServer, postgres_dsn: str) -> str:
             await publish(ingress, [late, ended("odd", output_tokens=-5)])
             subject = subjects.request(SITE, POOL, "completed")
             await ingress.publish_acked(subject, b'{"event_id": "trunc', "truncated")
-            await until_booked(nats_server)
+            await until_all_booked(nats_server)
 
     asyncio.run(fill())
     return postgres_dsn
@@ -257,7 +255,7 @@ async def test_what_the_accountant_has_yet_to_book_is_no_difference(
     assert behind.exit_code == 0, behind.output
     assert "the accountant is behind" in behind.output
     async with accountant(nats_server, ledger):
-        await until_booked(nats_server)
+        await until_all_booked(nats_server)
     after = await asyncio.to_thread(tokenfleet, "audit", "verify")
     assert after.exit_code == 0, after.output
     assert "behind" not in after.output
@@ -283,7 +281,7 @@ async def test_a_ledger_that_is_being_written_is_verified_without_false_alarms(
         results = [await asyncio.to_thread(tokenfleet, "audit", "verify") for _ in range(4)]
         done.set()
         assert await writing > 20
-        await until_booked(nats_server)
+        await until_all_booked(nats_server)
     assert [result.exit_code for result in results] == [0] * 4, results[0].output
 
 
@@ -347,7 +345,7 @@ async def test_a_request_is_traced_by_either_id_with_its_row_and_its_place_in_th
         await publish(bus, [ended("traced", ttft_s=5.0)])
         await begin(bus, "underway")
         await bus.flush()
-        await until_booked(nats_server)
+        await until_all_booked(nats_server)
     for wanted in ("traced", "mine-traced"):
         story = msgspec.json.decode(
             (await asyncio.to_thread(tokenfleet, "audit", "trace", wanted, "--json")).stdout

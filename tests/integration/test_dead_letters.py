@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from accountants import POOL, SITE, accountant, ended_request
+from booking import until_booked
 from click.testing import CliRunner, Result
 from conftest import NatsServer
 from nats.js.api import DiscardPolicy
@@ -48,13 +49,6 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def until_handled(bus: Bus) -> None:
-    async def handled() -> bool:
-        return await bus.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE) == 0
-
-    await until(handled)
-
-
 async def booked(bus: Bus, request_id: str) -> bool:
     found = await bus.request(subjects.ledger_lookup(SITE), LedgerLookup(id=request_id), LedgerEntries)
     return bool(found.entries)
@@ -84,7 +78,7 @@ async def test_a_letter_says_what_was_refused_where_and_why(nats_server: NatsSer
     data = b'{"event_id": "' + b"x" * (LARGEST_PAYLOAD_BYTES + 1_000)
     async with accountant(nats_server, postgres_dsn), operator(nats_server) as bus:
         await bus.publish_acked(SUBJECT, data, "torn")
-        await until_handled(bus)
+        await until_booked(bus)
         state = await bus.stream_state(subjects.STREAM_REQUESTS)
         [letter] = (await find(bus, 0, 10)).letters
         assert counted("malformed") == 1  # of this accountant
@@ -140,7 +134,7 @@ async def test_while_letters_cannot_be_stored_others_are_booked_and_the_event_co
         await until(one_is_left)  # not acknowledged: it would come again if this accountant died
         async with operator(nats_server):  # whoever connects sets up the streams that are missing
             pass
-        await until_handled(bus)
+        await until_booked(bus)
         [letter] = (await find(bus, 0, 10)).letters
     assert letter.payload == b"{"
 
@@ -159,7 +153,7 @@ def tokenfleet(nats_server: NatsServer, postgres_dsn: str) -> Callable[..., Resu
                 for number in range(3):
                     odd = ended_request(f"odd{number}", output_tokens=-1 - number)
                     await bus.publish_acked(SUBJECT, odd, odd.event_id)
-                await until_handled(bus)
+                await until_booked(bus)
 
     asyncio.run(fill())
 

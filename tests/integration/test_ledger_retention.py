@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from accountants import POOL, SITE, accountant, ended_request
+from booking import until_booked
 from click.testing import CliRunner, Result
 from conftest import NatsServer
 
 from console.main import cli
 from goodput_accountant.ledger import Ledger
-from goodput_accountant.main import DURABLE
 from goodput_accountant.retention import Retention
 from goodput_accountant.roller import Roller
 from goodput_accountant.settings import AccountantSettings
@@ -24,7 +24,6 @@ from tokenfleet.contracts.requests import Ended
 pytestmark = pytest.mark.integration
 
 DAY_NS = 86_400 * 10**9
-PATIENCE_S = 60.0
 
 
 def old(number: int) -> Ended:
@@ -41,9 +40,7 @@ async def book(nats_server: NatsServer, dsn: str, *events: Ended) -> None:
             await bus.publish_acked(subjects.request(SITE, POOL, event.outcome), event, event.event_id)
         await bus.drain()
         operator = await Bus.connect(nats_server.settings("operator"), "operator")
-        async with asyncio.timeout(PATIENCE_S):
-            while await operator.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE):
-                await asyncio.sleep(0.05)
+        await until_booked(operator)
         await operator.drain()
     ledger = await Ledger.open(dsn)
     while await Roller(ledger, SystemClock()).step():

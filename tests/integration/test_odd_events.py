@@ -11,11 +11,11 @@ import asyncpg
 import msgspec
 import pytest
 from accountants import POOL, SITE, accountant, ended_request
+from booking import until_booked
 from click.testing import CliRunner, Result
 from conftest import NatsServer
 
 from console.main import cli
-from goodput_accountant.main import DURABLE
 from tokenfleet import subjects
 from tokenfleet.bus import Bus
 from tokenfleet.bus.codec import encode
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.integration
 
 HOUR_NS = 3_600 * 10**9
 DAY_NS = 24 * HOUR_NS
-PATIENCE_S = 40.0
 
 ADDED_LATER = (
     *("schema", "objective", "degraded", "reused_tokens", "tokens_exact", "queue_wait_s", "predicted_ttft_s"),
@@ -47,9 +46,7 @@ class Books:
             self._stored += 1
             subject = subjects.request(SITE, POOL, outcome)
             await self._ingress.publish_acked(subject, encode(event), f"{event['event_id']}-{self._stored}")
-        async with asyncio.timeout(PATIENCE_S):
-            while await self._operator.consumer_backlog(subjects.STREAM_REQUESTS, DURABLE):
-                await asyncio.sleep(0.02)
+        await until_booked(self._operator)
 
     async def row(self, request_id: str) -> dict[str, Any]:
         """The one row of a request, which the audit can explain."""
